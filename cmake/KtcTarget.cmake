@@ -1,0 +1,65 @@
+# ktc_library(NAME SOURCES … DEPS …), ktc_tool(NAME SOURCES … DEPS …), ktc_test(NAME SOURCES … DEPS …)
+#
+# The only ways to make a target here. DEPS are names from cmake/KtcEdges.cmake; an edge that is not listed there stops the
+# configuration. Our libraries are called ktc::NAME, external ones are looked up in cmake/KtcExternal.cmake.
+include(${CMAKE_CURRENT_LIST_DIR}/KtcEdges.cmake)
+
+function(ktc_link_deps target name visibility)
+  foreach(dep IN LISTS ARGN)
+    if(NOT "${dep}" IN_LIST KTC_EDGES_${name})
+      message(FATAL_ERROR "target '${name}' may not use '${dep}': the allowed edges are [${KTC_EDGES_${name}}]; "
+                          "move the code, or justify a new edge in cmake/KtcEdges.cmake and docs/decisions.md")
+    endif()
+    if(TARGET ktc_external_${dep})
+      target_link_libraries(${target} ${visibility} ktc_external_${dep})
+    elseif(TARGET ktc_${dep})
+      target_link_libraries(${target} ${visibility} ktc_${dep})
+    else()
+      message(FATAL_ERROR "target '${name}' uses '${dep}', which this configuration does not have")
+    endif()
+  endforeach()
+endfunction()
+
+function(ktc_library name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(ktc_${name} STATIC ${arg_SOURCES})
+  add_library(ktc::${name} ALIAS ktc_${name})
+  target_include_directories(ktc_${name} PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/generated)
+  target_compile_options(ktc_${name} PRIVATE ${KTC_WARNINGS})
+  ktc_link_deps(ktc_${name} ${name} PUBLIC ${arg_DEPS})
+endfunction()
+
+function(ktc_tool name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/generated)
+  target_compile_options(${name} PRIVATE ${KTC_WARNINGS})
+  ktc_link_deps(${name} ${name} PRIVATE ${arg_DEPS})
+  # libtbb travels beside the binary when a build is carried to another machine
+  set_target_properties(${name} PROPERTIES BUILD_RPATH "\$ORIGIN" INSTALL_RPATH "\$ORIGIN"
+    RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+endfunction()
+
+# One GoogleTest binary, registered with CTest as one test (its cases are in its output). Tests may use any target.
+function(ktc_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;ARGS" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/generated)
+  target_compile_options(${name} PRIVATE ${KTC_WARNINGS})
+  foreach(dep IN LISTS arg_DEPS)
+    if(TARGET ktc_external_${dep})
+      target_link_libraries(${name} PRIVATE ktc_external_${dep})
+    else()
+      target_link_libraries(${name} PRIVATE ktc_${dep})
+    endif()
+  endforeach()
+  target_link_libraries(${name} PRIVATE GTest::gtest GTest::gmock GTest::gtest_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test)
+  target_compile_definitions(${name} PRIVATE
+    KTC_SOURCE_DIR="${PROJECT_SOURCE_DIR}" KTC_BIN_DIR="${PROJECT_BINARY_DIR}/bin")
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 300)
+  endif()
+  add_test(NAME ${name} COMMAND ${name} ${arg_ARGS} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} ENVIRONMENT "${KTC_TEST_ENVIRONMENT}")
+endfunction()

@@ -1,0 +1,16 @@
+// Reads a checkpoint folder: config.json, generation_config.json, tokenizer_config.json, the safetensors index and headers.
+#pragma once
+
+#include <filesystem>
+
+#include "models/model_desc.h"
+#include "runtime/base/status.h"
+
+namespace ktc::models {
+
+// Reads headers only, never weight data: milliseconds for a small model, under ten seconds for a 1,000-shard one.
+// `families` is the folder of family declarations (models/families of the source tree, or beside the installed binary).
+// Errors name the file, tensor or config key, what was found, what was expected and what to do.
+Expected<ModelDesc> read_model(const std::filesystem::path& folder, const std::filesystem::path& families);
+
+}  // namespace ktc::models

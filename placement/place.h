@@ -1,0 +1,40 @@
+// Placement: where every module lives and in which formats. A pure function of model, policy and target; reads no files.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/model_desc.h"
+#include "placement/policy.h"
+#include "placement/target.h"
+#include "runtime/base/status.h"
+
+namespace ktc::placement {
+
+struct ModulePlacement {
+  std::string device;                        // for RoutedExperts: where the cold ones live
+  Format weights = Format::bf16;             // resolved: never `native`
+  Format activations = Format::f32;
+  bool pin = false;
+  int rule = -1;                             // index in Policy::rules
+};
+
+// What a device holds, known before any weight is read. The final account is made by kt-plan-memory.
+struct MemoryLine {
+  std::string device, category, name;        // category: weights, kv-cache, arena, step-block
+  std::uint64_t bytes = 0;
+};
+
+struct Placement {
+  std::vector<ModulePlacement> modules;      // parallel to ModelDesc::modules
+  std::string kv_device;                     // device of the first attention module
+  std::vector<MemoryLine> memory;            // weights and kv-cache exactly, arena as an upper bound
+  std::vector<std::string> notes;            // "rule policy.yaml:9:5 matches nothing": one line each
+};
+
+// Errors: a module that no rule matches, a rule with a name that matches nothing, an unknown device, a format that the
+// device's kernels do not take, a budget that does not fit (with the lines, the excess and the largest knob that fits).
+Expected<Placement> place(const models::ModelDesc& model, const Policy& policy, const Target& target);
+
+}  // namespace ktc::placement

@@ -1,0 +1,69 @@
+// The step executor: runs one entry of a plan for a batch of sequences. It decides nothing: entry, order, buffers, formats
+// and packings come from the plan; the kernel rows follow from them and the ISA level.
+//
+// Threading: one thread calls run(); inside, work is cut into ranges over a oneTBB arena of `threads` workers. Results do not
+// depend on the number of workers nor on the other sequences in the step.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "runtime/base/cpu_features.h"
+#include "runtime/base/status.h"
+#include "runtime/plan/plan.h"
+#include "runtime/weights/weight_store.h"
+
+namespace ktc::exec {
+
+struct ExecutorOptions {
+  int threads = 0;                       // 0: one per physical core in the affinity mask, at most the cgroup quota
+  IsaLevel isa = IsaLevel::best;
+  bool populate = false;                 // read all weights at open
+  weights::Progress progress;
+};
+
+// One sequence's part of a step: `ids` follow the `position` tokens that are already in its pages.
+struct StepSequence {
+  std::span<const std::int32_t> ids;     // at least one
+  std::uint32_t position = 0;            // of ids[0]
+  std::span<const std::uint32_t> pages;  // page ids for at least position + ids.size() tokens
+  std::uint32_t logits_from = 0;         // ids[logits_from ..] need logits; ids.size(): none
+};
+
+struct StepResult {
+  const float* logits = nullptr;         // [rows, vocab], f32; valid until the next run()
+  std::uint64_t row_stride = 0;          // in floats
+  std::uint32_t rows = 0;                // in the order of the sequences and their ids
+  const float* row(std::uint32_t r) const { return logits + r * row_stride; }
+};
+
+struct StepLimits {
+  std::uint32_t max_tokens, max_rows, max_sequences;
+};
+
+class Executor {
+ public:
+  // Allocates the arena and the KV cache; both sizes are in the plan. Errors: not enough memory, an ISA level that this
+  // machine lacks, a plan for a device that is not here.
+  static Expected<std::unique_ptr<Executor>> open(std::shared_ptr<const plan::OpenPlan> plan,
+                                                  const ExecutorOptions& options);
+  virtual ~Executor() = default;  // abstract so that schedulers are tested on a scripted executor
+
+  // decode[B] with the smallest bucket when every sequence brings one id and wants its logits, else the smallest extend[N].
+  // Errors: ids outside the vocabulary, more tokens, rows or sequences than the largest entry takes, pages too short or
+  // outside the pool, a position beyond tokens_per_sequence.
+  virtual Expected<StepResult> run(std::span<const StepSequence> sequences) = 0;
+
+  virtual StepLimits extend_limits() const = 0;   // of the largest extend entry
+  virtual StepLimits decode_limits() const = 0;   // of the largest decode entry
+  virtual std::uint32_t page_tokens() const = 0;
+  virtual std::uint32_t page_count() const = 0;
+  virtual std::uint32_t tokens_per_sequence() const = 0;
+  virtual const plan::OpenPlan& plan() const = 0;
+  virtual int threads() const = 0;
+  virtual IsaLevel isa() const = 0;
+};
+
+}  // namespace ktc::exec

@@ -1,0 +1,88 @@
+#include "runtime/formats/formats.h"
+
+#include <array>
+
+namespace ktc {
+namespace {
+
+constexpr unsigned W = static_cast<unsigned>(FormatKind::weight);
+constexpr unsigned A = static_cast<unsigned>(FormatKind::activation);
+constexpr unsigned K = static_cast<unsigned>(FormatKind::cache);
+
+struct FormatRow {
+  std::string_view name;
+  int bits;
+  unsigned kinds;
+};
+constexpr FormatRow kFormats[] = {
+#define KTC_FORMAT(name, bits, kinds) {#name, bits, kinds},
+#include "runtime/formats/formats.def"
+};
+
+struct PackingRow {
+  std::string_view name;
+  std::uint64_t row_alignment;
+};
+constexpr PackingRow kPackings[] = {
+#define KTC_PACKING(name, row_alignment) {#name, row_alignment},
+#include "runtime/formats/packings.def"
+};
+
+const FormatRow& row(Format format) { return kFormats[static_cast<std::size_t>(format)]; }
+
+bool multiply(std::uint64_t a, std::uint64_t b, std::uint64_t& out) { return !__builtin_mul_overflow(a, b, &out); }
+
+}  // namespace
+
+bool is_valid(Format format) { return static_cast<std::size_t>(format) < std::size(kFormats); }
+bool is_valid(Packing packing) { return static_cast<std::size_t>(packing) < std::size(kPackings); }
+
+std::string_view to_string(Format format) { return is_valid(format) ? row(format).name : "invalid"; }
+std::string_view to_string(Packing packing) {
+  return is_valid(packing) ? kPackings[static_cast<std::size_t>(packing)].name : "invalid";
+}
+
+std::optional<Format> parse_format(std::string_view name) {
+  for (std::size_t i = 0; i < std::size(kFormats); ++i)
+    if (kFormats[i].name == name) return static_cast<Format>(i);
+  return std::nullopt;
+}
+
+std::optional<Packing> parse_packing(std::string_view name) {
+  for (std::size_t i = 0; i < std::size(kPackings); ++i)
+    if (kPackings[i].name == name) return static_cast<Packing>(i);
+  return std::nullopt;
+}
+
+bool format_serves(Format format, FormatKind kind) {
+  return is_valid(format) && (row(format).kinds & static_cast<unsigned>(kind)) != 0;
+}
+
+std::string list_formats(FormatKind kind) {
+  std::string text;
+  for (std::size_t i = 0; i < std::size(kFormats); ++i) {
+    if (!format_serves(static_cast<Format>(i), kind)) continue;
+    if (!text.empty()) text += ", ";
+    text += kFormats[i].name;
+  }
+  return text;
+}
+
+int format_bits(Format format) { return row(format).bits; }
+
+std::uint64_t packed_row_bytes(Format format, Packing packing, std::uint64_t columns) {
+  const std::uint64_t alignment = kPackings[static_cast<std::size_t>(packing)].row_alignment;
+  const std::uint64_t bytes = (columns * static_cast<std::uint64_t>(format_bits(format)) + 7) / 8;
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
+std::optional<std::uint64_t> packed_bytes(Format format, Packing packing, std::uint64_t batch, std::uint64_t rows,
+                                          std::uint64_t columns) {
+  if (columns > (std::uint64_t{1} << 48)) return std::nullopt;  // keeps packed_row_bytes free of overflow
+  std::uint64_t total = 0;
+  if (!multiply(packed_row_bytes(format, packing, columns), rows, total)) return std::nullopt;
+  if (!multiply(total, batch, total)) return std::nullopt;
+  return total;
+}
+
+}  // namespace ktc

@@ -1,0 +1,117 @@
+// CPU kernels: single-threaded primitives on raw pointers. The executor cuts an op into ranges and calls these.
+//
+// A kernel allocates nothing, keeps no state, and calls nothing but its own code: any number of threads may run it at once.
+// Every argument struct states its equation. f32 activations, f32 accumulation. The order of every sum depends on the shape
+// of the row alone, never on how rows or columns were cut into ranges, so results do not depend on the number of threads
+// nor on the neighbours in a batch (m = 1 and m = 64 give the same bits for a row).
+// Strides are in elements for float arrays and in bytes for packed weights. Pointers need no alignment unless stated.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "runtime/base/cpu_features.h"
+#include "runtime/formats/formats.h"
+
+namespace ktc::kernels {
+
+// y[m, n] = bias[n] + sum_k x[m, k] * w[n, k]                        for n in [n_begin, n_end)
+// With scale: y[y_row(m), n] += scale[m] * sum_k …                   (adds to y)
+// x row m is x + x_row(m) * x_stride; x_rows / y_rows map m to a row where not null.
+// Weights: packing row_major, the format of the kernel row.
+struct MatmulArgs {
+  const float* x;
+  std::size_t x_stride;
+  const std::uint32_t* x_rows;   // [m] or null
+  const std::byte* w;            // row 0
+  std::size_t w_row_bytes;
+  const float* bias;             // [rows of w] or null
+  float* y;
+  std::size_t y_stride;
+  const std::uint32_t* y_rows;   // [m] or null
+  const float* scale;            // [m] or null: overwrite
+  std::size_t m, k, n_begin, n_end;
+};
+using MatmulFn = void (*)(const MatmulArgs&);
+
+// h[m, i] = silu(x[m] . w[i]) * (x[m] . w[intermediate + i])          for i in [n_begin, n_end)
+// MatmulArgs with w of 2 * intermediate rows, gate rows first; bias and scale are null.
+using GateUpFn = void (*)(const MatmulArgs&, std::size_t intermediate);
+
+// out[c] = x[c] * rsqrt(mean(x^2) + eps) * weight[c]; out may be x.
+using RmsNormFn = void (*)(const float* x, const float* weight, float eps, std::size_t columns, float* out);
+
+// In place on one head of `dim` elements. style half: pairs (i, i + dim/2); interleaved: (2i, 2i+1).
+// cos/sin: [dim / 2], factor included.
+using RopeFn = void (*)(float* x, const float* cos, const float* sin, std::size_t dim, bool interleaved);
+
+// out[c] = sum over inputs, left to right; out may be inputs[0].
+using AddFn = void (*)(const float* const* inputs, std::size_t count, std::size_t columns, float* out);
+
+// dst[c] = format(src[c]): f32 to f32/bf16, for caches.
+using StoreFn = void (*)(const float* src, std::size_t count, std::byte* dst);
+// dst[c] = f32(src[c]): for embedding rows.
+using LoadFn = void (*)(const std::byte* src, std::size_t count, float* dst);
+
+// Attention of `heads` queries of one token over one shared key/value head in a paged cache:
+//   s_j = scale * (q[0..width1) . k1_j + q[width1..width1+width2) . k2_j),  out = softmax(s) v   over j in [0, context)
+// Key j lies in page pages[j / page_tokens], slot j % page_tokens. GQA: k1 = k, width2 = 0, v = v.
+// MLA: k1 = latent, k2 = rope part, v = latent. Online softmax, pages in order.
+struct AttendArgs {
+  const float* q;                // [heads, q_stride]
+  std::size_t q_stride;
+  std::size_t heads;
+  std::size_t width1, width2, value_width;
+  const std::byte* cache;        // of this layer
+  const std::uint32_t* pages;    // page ids of the sequence
+  std::size_t page_bytes, page_tokens;
+  std::size_t k1_offset, k2_offset, v_offset;  // bytes in a page; slots are width * sizeof(format) apart
+  std::size_t context;           // keys visible, at least 1
+  float scale;
+  float* out;                    // [heads, out_stride]
+  std::size_t out_stride;
+};
+using AttendFn = void (*)(const AttendArgs&);
+
+// Routing of one token: top_k ids and weights from logits (models.md 1.5.2). Ids are in descending order of the selection
+// score, ties by the lower id. Scalar: E is small.
+struct RouteArgs {
+  const float* logits;           // [experts]
+  const float* bias;             // [experts] or null
+  std::size_t experts, top_k, groups, topk_groups;
+  bool sigmoid;                  // false: softmax over all experts
+  bool normalise;
+  float scale;
+  std::int32_t* ids;             // [top_k]
+  float* weights;                // [top_k]
+};
+void route_token(const RouteArgs& args);
+
+// The kernels of one ISA level, resolved once per process. Never null after select_kernels.
+struct KernelSet {
+  IsaLevel level;
+  MatmulFn matmul_f32, matmul_bf16;        // by the weights' format
+  GateUpFn gate_up_f32, gate_up_bf16;
+  RmsNormFn rms_norm;
+  RopeFn rope;
+  AddFn add;
+  StoreFn store_f32, store_bf16;
+  LoadFn load_f32, load_bf16;
+  AttendFn attend_f32, attend_bf16;        // by the cache's format
+
+  MatmulFn matmul(Format weights) const { return weights == Format::bf16 ? matmul_bf16 : matmul_f32; }
+  GateUpFn gate_up(Format weights) const { return weights == Format::bf16 ? gate_up_bf16 : gate_up_f32; }
+  StoreFn store(Format format) const { return format == Format::bf16 ? store_bf16 : store_f32; }
+  LoadFn load(Format format) const { return format == Format::bf16 ? load_bf16 : load_f32; }
+  AttendFn attend(Format cache) const { return cache == Format::bf16 ? attend_bf16 : attend_f32; }
+};
+
+// The best rows of kernels.def that `features` allows, at `level` or below.
+KernelSet select_kernels(const CpuFeatures& features, IsaLevel level = IsaLevel::best);
+
+// Which levels kernels.def has and this machine can run; for tests, benchmarks and --isa errors.
+std::span<const IsaLevel> available_levels(const CpuFeatures& features);
+
+}  // namespace ktc::kernels

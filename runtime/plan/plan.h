@@ -1,0 +1,58 @@
+// Opens a plan folder NAME.ktp/: verifies plan.ktp once and returns it as plain structs, which are then trusted.
+//
+// plan.ktp = FlatBuffer (identifier KTP1, plan.fbs) padded to 8 bytes, then a 16-byte footer: "KTPDIGST", XXH3-64 of all bytes
+// before the footer, little-endian. docs/plan-format.md has the picture.
+// Threading: an OpenPlan is immutable.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "plan_generated.h"  // made by flatc at build time; object API: planfb::PlanT and friends
+#include "runtime/base/status.h"
+
+namespace ktc::plan {
+
+// Bits of Plan.required_features. A reader refuses bits that it does not know.
+enum class Feature : std::uint64_t {};
+constexpr std::uint64_t kKnownFeatures = 0;
+constexpr std::uint32_t kNone = 0xffffffffu;
+
+struct OpenPlan {
+  std::filesystem::path folder;
+  planfb::PlanT plan;
+};
+
+// Structure (footer, identifier, FlatBuffers verifier), then meaning (verify_plan), then the lengths of the weight and text
+// files on disk. No weight byte is read. Errors within milliseconds, before any large allocation.
+Expected<std::shared_ptr<const OpenPlan>> open_plan(const std::filesystem::path& folder);
+
+// The same on bytes, without the files beside it. `name` stands for the plan in messages.
+Expected<planfb::PlanT> parse_plan(std::span<const std::byte> bytes, std::string_view name);
+
+// Meaning alone: indices, ranges without overflow, alignment, shapes of each op against its weights, buffers and caches,
+// buffers whose live ranges meet do not overlap in the arena, workspace sizes, formats, account against buffers.
+Status verify_plan(const planfb::PlanT& plan);
+
+// plan.ktp's bytes, footer included. Deterministic: equal plans give equal bytes.
+std::vector<std::byte> serialise_plan(const planfb::PlanT& plan);
+
+// Compares the bytes of every weight and text file with their digests. `progress(done, total)` in bytes, may be null.
+Status verify_weights(const OpenPlan& plan, void (*progress)(void*, std::uint64_t, std::uint64_t), void* context);
+
+// Stable text: sorted where order means nothing, no pointers, no times. For people, lit tests and diffs.
+std::string dump(const planfb::PlanT& plan);
+// Lines that differ between two dumps, with - and +; empty when equal.
+std::string diff(const planfb::PlanT& before, const planfb::PlanT& after);
+// Bytes per device, category, format and module class.
+std::string sizes(const planfb::PlanT& plan);
+
+std::uint64_t digest64(std::span<const std::byte> bytes);  // XXH3-64
+
+}  // namespace ktc::plan

@@ -1,0 +1,53 @@
+// The weights of an open plan, by index, as pointers into memory-mapped files.
+//
+// mmap residency: opening costs milliseconds and no memory; the first pass over a weight reads it from disk.
+// splat weights get one page-aligned anonymous block filled once; alias weights share their target's pointer.
+// Ownership: pointers live as long as the store. Threading: immutable after open.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/formats/formats.h"
+#include "runtime/plan/plan.h"
+
+namespace ktc::weights {
+
+struct WeightView {
+  const std::byte* data = nullptr;
+  Format format = Format::f32;
+  Packing packing = Packing::row_major;
+  std::uint64_t batch = 1, rows = 1, columns = 0;
+  std::uint64_t row_bytes = 0;                      // packed_row_bytes
+  const std::byte* matrix(std::uint64_t b) const { return data + b * rows * row_bytes; }
+  const float* vector() const { return reinterpret_cast<const float*>(data); }  // format f32, one row
+};
+
+// Called now and then while bytes are read: done, total.
+struct Progress {
+  void (*report)(void* context, std::uint64_t done, std::uint64_t total) = nullptr;
+  void* context = nullptr;
+};
+
+class WeightStore {
+ public:
+  // `populate` reads every byte now (with progress), so that the first token is not slow.
+  static Expected<std::unique_ptr<WeightStore>> open(std::shared_ptr<const plan::OpenPlan> plan, bool populate,
+                                                     Progress progress = {});
+  ~WeightStore();
+  const WeightView& operator[](std::uint32_t index) const { return views_[index]; }
+  std::uint64_t mapped_bytes() const { return mapped_bytes_; }
+
+ private:
+  WeightStore() = default;
+  struct Mapping { void* address; std::size_t bytes; };
+  std::shared_ptr<const plan::OpenPlan> plan_;
+  std::vector<Mapping> mappings_;
+  std::vector<WeightView> views_;
+  std::uint64_t mapped_bytes_ = 0;
+};
+
+}  // namespace ktc::weights
