@@ -1,0 +1,36 @@
+// Writes a weight file: decodes checkpoint tensors, applies recipes, converts, packs, streams. Memory stays bounded whatever
+// the size of the model: at most `threads` matrices are in flight.
+//
+// Resumable: each finished job is appended to a journal beside the file; a run that finds a journal of the same jobs (same
+// fingerprint of jobs and of the checkpoint's headers) skips what is done. The journal is removed by the caller when the
+// plan is in place.
+// Deterministic: offsets are fixed before any data is read; equal inputs give equal bytes whatever the thread count.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <vector>
+
+#include "compiler/weights/recipe.h"
+#include "models/model_desc.h"
+#include "runtime/base/status.h"
+
+namespace ktc::compiler {
+
+struct WriteOptions {
+  int threads = 0;                                                       // 0: all
+  std::uint64_t fingerprint = 0;                                         // of everything that decides the bytes
+  std::function<void(std::uint64_t done, std::uint64_t total)> progress; // bytes written; called from one thread at a time
+  std::function<bool()> cancelled;                                       // polled between matrices; true ends with `cancelled`
+};
+
+// Packs the job list into `file` (created or resumed at full length). Returns the XXH3-64 digest of each job's bytes.
+Expected<std::vector<std::uint64_t>> write_weights(const std::filesystem::path& file, std::uint64_t file_bytes,
+                                                   const std::vector<WeightJob>& jobs, const models::ModelDesc& model,
+                                                   const WriteOptions& options);
+
+// The journal's path: FILE.journal.
+std::filesystem::path journal_path(const std::filesystem::path& file);
+
+}  // namespace ktc::compiler
