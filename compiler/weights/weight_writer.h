@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "compiler/weights/recipe.h"
@@ -23,6 +24,7 @@ struct WriteOptions {
   std::uint64_t fingerprint = 0;                                         // of everything that decides the bytes
   std::function<void(std::uint64_t done, std::uint64_t total)> progress; // bytes written; called from one thread at a time
   std::function<bool()> cancelled;                                       // polled between matrices; true ends with `cancelled`
+  std::optional<std::uint64_t> sync_bytes;  // bytes between two flushes of file and journal; default 256 MiB
 };
 
 // Packs the job list into `file` (created or resumed at full length). Returns the XXH3-64 digest of each job's bytes.

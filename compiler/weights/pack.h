@@ -1,0 +1,21 @@
+// Converts and packs one destination matrix of a WeightJob. Pure functions on memory; no files.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "models/model_desc.h"
+#include "runtime/formats/formats.h"
+
+namespace ktc::compiler {
+
+// Element `index` of a checkpoint buffer as f32: exact for all three types.
+float load_element(models::TensorType type, const std::byte* data, std::uint64_t index);
+
+// Writes one packed row: `columns` elements starting at `source` (type `type`, `stride` elements apart), converted to
+// `format` (f32 to bf16 rounds to nearest even), padded with zeros to packed_row_bytes. `out` has that size.
+void pack_row(models::TensorType type, const std::byte* source, std::uint64_t stride, std::uint64_t columns, Format format,
+              Packing packing, std::byte* out);
+
+}  // namespace ktc::compiler

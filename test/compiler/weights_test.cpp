@@ -1,0 +1,236 @@
+// compiler/weights: recipes, conversion, packing, and writing that resumes. The model is made by hand on real files.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "compiler/weights/journal.h"
+#include "compiler/weights/pack.h"
+#include "compiler/weights/recipe.h"
+#include "compiler/weights/weight_writer.h"
+#include "runtime/plan/plan.h"
+
+namespace ktc::compiler {
+namespace {
+
+namespace fs = std::filesystem;
+using models::TensorType;
+
+std::vector<std::byte> read_file(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::vector<char> data((std::istreambuf_iterator<char>(in)), {});
+  std::vector<std::byte> bytes(data.size());
+  std::memcpy(bytes.data(), data.data(), data.size());
+  return bytes;
+}
+
+// Two shards; element i of every tensor is a distinct bf16 number, so that a misplaced row shows.
+class WeightsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / ("ktc_weights_" + std::to_string(::getpid()) + "_" +
+                                           ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::create_directories(folder_);
+    model_.shards = {folder_ / "a.safetensors", folder_ / "b.safetensors"};
+    data_.resize(2);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::uint32_t add_tensor(std::vector<std::uint64_t> shape, std::uint32_t shard) {
+    std::uint64_t elements = 1;
+    for (std::uint64_t n : shape) elements *= n;
+    const std::uint64_t offset = data_[shard].size() * 2;
+    for (std::uint64_t i = 0; i < elements; ++i) data_[shard].push_back(f32_to_bf16(static_cast<float>(++counter_ % 251) - 125.0f));
+    model_.tensors.push_back({"t" + std::to_string(model_.tensors.size()), TensorType::bf16, std::move(shape), shard, offset, elements * 2});
+    return static_cast<std::uint32_t>(model_.tensors.size() - 1);
+  }
+  float element(std::uint32_t tensor, std::uint64_t index) const {
+    const models::Tensor& t = model_.tensors[tensor];
+    return bf16_to_f32(data_[t.shard][t.offset / 2 + index]);
+  }
+  std::uint32_t add_slot(std::string name, std::uint64_t batch, std::uint64_t rows, std::uint64_t columns,
+                         std::vector<models::TensorPiece> pieces) {
+    model_.slots.push_back({std::move(name), batch, rows, columns, TensorType::bf16, std::move(pieces), {}});
+    return static_cast<std::uint32_t>(model_.slots.size() - 1);
+  }
+  void write_shards() {
+    for (std::size_t s = 0; s < 2; ++s) {
+      std::ofstream out(model_.shards[s], std::ios::binary);
+      out.write(reinterpret_cast<const char*>(data_[s].data()), static_cast<std::streamsize>(data_[s].size() * 2));
+    }
+  }
+  static WeightJob job(std::string name, std::uint64_t batch, std::uint64_t rows, std::uint64_t columns, Format format,
+                       std::vector<RecipePiece> pieces, std::uint64_t offset = 0) {
+    return {std::move(name), batch, rows, columns, format, Packing::row_major, std::move(pieces), offset,
+            *packed_bytes(format, Packing::row_major, batch, rows, columns)};
+  }
+  float packed(const std::vector<std::byte>& file, const WeightJob& j, std::uint64_t b, std::uint64_t r, std::uint64_t c) const {
+    const std::byte* row = file.data() + j.offset + (b * j.rows + r) * packed_row_bytes(j.format, j.packing, j.columns);
+    return load_element(j.format == Format::bf16 ? TensorType::bf16 : TensorType::f32, row, c);
+  }
+  std::vector<std::byte> write(const std::vector<WeightJob>& jobs, WriteOptions options = {}) {
+    write_shards();
+    std::uint64_t end = 0;
+    for (const WeightJob& j : jobs) end = std::max(end, j.offset + j.bytes);
+    auto digests = write_weights(folder_ / "out.weights", end, jobs, model_, options);
+    EXPECT_TRUE(digests.ok()) << digests.status().message();
+    std::vector<std::byte> file = read_file(folder_ / "out.weights");
+    if (digests.ok())
+      for (std::size_t i = 0; i < jobs.size(); ++i)
+        EXPECT_EQ((*digests)[i], plan::digest64(std::span(file).subspan(jobs[i].offset, jobs[i].bytes)));
+    return file;
+  }
+
+  fs::path folder_;
+  models::ModelDesc model_;
+  std::vector<std::vector<std::uint16_t>> data_;
+  std::uint64_t counter_ = 0;
+};
+
+TEST_F(WeightsTest, PerExpertAndPackedStorageGiveTheSameBank) {
+  constexpr std::uint64_t kExperts = 3, kIntermediate = 5, kHidden = 7;
+  std::vector<models::TensorPiece> pieces;
+  std::vector<std::uint32_t> gates, ups;
+  for (std::uint64_t e = 0; e < kExperts; ++e) {
+    gates.push_back(add_tensor({kIntermediate, kHidden}, e % 2));
+    ups.push_back(add_tensor({kIntermediate, kHidden}, 1));
+    pieces.push_back({gates.back(), e, 0});
+    pieces.push_back({ups.back(), e, kIntermediate});
+  }
+  const std::uint32_t slot = add_slot("experts.gate_up", kExperts, 2 * kIntermediate, kHidden, pieces);
+  const WeightJob bank = job("bank", kExperts, 2 * kIntermediate, kHidden, Format::f32, {{.slot = slot, .rows = 2 * kIntermediate}});
+  const std::vector<std::byte> file = write({bank});
+  for (std::uint64_t e = 0; e < kExperts; ++e)
+    for (std::uint64_t r = 0; r < kIntermediate; ++r)
+      for (std::uint64_t c = 0; c < kHidden; ++c) {
+        EXPECT_EQ(packed(file, bank, e, r, c), element(gates[e], r * kHidden + c));
+        EXPECT_EQ(packed(file, bank, e, kIntermediate + r, c), element(ups[e], r * kHidden + c));
+      }
+}
+
+TEST_F(WeightsTest, PackedThreeDimensionalStorageIsReadMatrixByMatrix) {
+  const std::uint32_t tensor = add_tensor({4, 6, 3}, 1);
+  const std::uint32_t slot = add_slot("experts.down", 4, 6, 3, {{tensor, 0, 0}});
+  const WeightJob bank = job("bank", 4, 6, 3, Format::bf16, {{.slot = slot, .rows = 6}});
+  const std::vector<std::byte> file = write({bank});
+  for (std::uint64_t i = 0; i < 4 * 6 * 3; ++i) EXPECT_EQ(packed(file, bank, i / 18, i / 3 % 6, i % 3), element(tensor, i));
+}
+
+TEST_F(WeightsTest, HeadsAreSplitTransposedAndDeinterleaved) {
+  constexpr std::uint64_t kHeads = 2, kNope = 4, kV = 3, kLatent = 5;
+  const std::uint32_t kv_b = add_tensor({kHeads * (kNope + kV), kLatent}, 0);
+  const std::uint32_t slot = add_slot("kv_b", 1, kHeads * (kNope + kV), kLatent, {{kv_b, 0, 0}});
+  const WeightJob uk = job("uk", kHeads, kLatent, kNope, Format::bf16,
+                           {{.slot = slot, .rows = kNope, .transpose = true, .repeat = kHeads, .repeat_src_row = kNope + kV, .repeat_dst_batch = 1}});
+  const WeightJob uv = job("uv", kHeads, kV, kLatent, Format::f32,
+                           {{.slot = slot, .src_row = kNope, .rows = kV, .repeat = kHeads, .repeat_src_row = kNope + kV, .repeat_dst_batch = 1}}, 4096);
+  // rope rows of each head: even ones first, then odd ones
+  const WeightJob rope = job("rope", 1, kHeads * kNope, kLatent, Format::bf16,
+                             {{.slot = slot, .src_row = 0, .row_step = 2, .rows = 2, .repeat = kHeads, .repeat_src_row = kNope + kV, .repeat_dst_row = kNope},
+                              {.slot = slot, .src_row = 1, .row_step = 2, .rows = 2, .dst_row = 2, .repeat = kHeads, .repeat_src_row = kNope + kV, .repeat_dst_row = kNope}},
+                             8192);
+  const std::vector<std::byte> file = write({uk, uv, rope});
+  for (std::uint64_t h = 0; h < kHeads; ++h)
+    for (std::uint64_t l = 0; l < kLatent; ++l) {
+      const std::uint64_t head = h * (kNope + kV);
+      for (std::uint64_t n = 0; n < kNope; ++n) EXPECT_EQ(packed(file, uk, h, l, n), element(kv_b, (head + n) * kLatent + l));
+      for (std::uint64_t v = 0; v < kV; ++v) EXPECT_EQ(packed(file, uv, h, v, l), element(kv_b, (head + kNope + v) * kLatent + l));
+      const std::uint64_t order[] = {0, 2, 1, 3};
+      for (std::uint64_t n = 0; n < kNope; ++n)
+        EXPECT_EQ(packed(file, rope, 0, h * kNope + n, l), element(kv_b, (head + order[n]) * kLatent + l));
+    }
+}
+
+TEST_F(WeightsTest, BytesDependNeitherOnThreadsNorOnAnInterruption) {
+  std::vector<WeightJob> jobs;
+  std::uint64_t offset = 0;
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    const std::uint64_t rows = 3 + i % 5, columns = 17 + i;
+    const std::uint32_t slot = add_slot("s" + std::to_string(i), 1, rows, columns, {{add_tensor({rows, columns}, i % 2), 0, 0}});
+    jobs.push_back(job("w" + std::to_string(i), 1, rows, columns, i % 3 ? Format::bf16 : Format::f32, {{.slot = slot, .rows = rows}}, offset));
+    offset += jobs.back().bytes;
+  }
+  const std::vector<std::byte> once = write(jobs, {.threads = 1, .fingerprint = 7});
+  fs::remove(folder_ / "out.weights");
+  fs::remove(journal_path(folder_ / "out.weights"));
+
+  std::atomic<int> polls{0};
+  auto interrupted = write_weights(folder_ / "out.weights", offset, jobs, model_,
+                                   {.threads = 2, .fingerprint = 7, .cancelled = [&] { return ++polls > 20; }, .sync_bytes = 0});
+  ASSERT_FALSE(interrupted.ok());
+  EXPECT_EQ(interrupted.status().code(), StatusCode::cancelled);
+  auto journal = Journal::open(journal_path(folder_ / "out.weights"), 7, offset);
+  ASSERT_TRUE(journal.ok());
+  const std::size_t kept = (*journal)->done().size();
+  EXPECT_GE(kept, 18u);
+  EXPECT_LT(kept, jobs.size());
+
+  std::uint64_t first_report = 0;
+  const std::vector<std::byte> resumed = write(jobs, {.threads = 2, .fingerprint = 7, .progress = [&](std::uint64_t done, std::uint64_t) {
+                                                        if (first_report == 0) first_report = done;
+                                                      }});
+  EXPECT_EQ(resumed, once);
+  EXPECT_GT(first_report, jobs[0].bytes) << "the finished jobs count as written from the start";
+}
+
+TEST_F(WeightsTest, AJournalOfOtherWeightsIsNotTrusted) {
+  const std::uint32_t tensor = add_tensor({2, 4}, 0);
+  const std::uint32_t slot = add_slot("s", 1, 2, 4, {{tensor, 0, 0}});
+  const std::vector<WeightJob> jobs = {job("w", 1, 2, 4, Format::f32, {{.slot = slot, .rows = 2}})};
+  write(jobs, {.fingerprint = 1});
+  auto same = Journal::open(journal_path(folder_ / "out.weights"), 1, jobs[0].bytes);
+  ASSERT_TRUE(same.ok());
+  EXPECT_EQ((*same)->done().size(), 1u);
+  auto other = Journal::open(journal_path(folder_ / "out.weights"), 2, jobs[0].bytes);
+  ASSERT_TRUE(other.ok());
+  EXPECT_TRUE((*other)->done().empty());
+}
+
+TEST_F(WeightsTest, RecipesThatDoNotCoverTheWeightAreRefused) {
+  const std::uint32_t slot = add_slot("s", 1, 4, 3, {{add_tensor({4, 3}, 0), 0, 0}});
+  auto message = [&](std::vector<RecipePiece> pieces, std::uint64_t batch = 1, std::uint64_t rows = 4) {
+    return check_job(job("w", batch, rows, 3, Format::f32, std::move(pieces)), model_).message();
+  };
+  EXPECT_EQ(message({{.slot = slot, .rows = 4}}), "");
+  EXPECT_EQ(message({{.slot = slot, .rows = 3}}),
+            "weight @w: coverage: found end at row 3 of matrix 0, expected 1 matrices of 4 rows; please report this with the model and the policy");
+  EXPECT_EQ(message({{.slot = slot, .rows = 4}, {.slot = slot, .rows = 1, .dst_row = 3}}),
+            "weight @w: coverage: found rows from 3 of matrix 0, expected row 0 of matrix 1 next; please report this with the model and the policy");
+  EXPECT_EQ(message({{.slot = slot, .src_row = 1, .rows = 4}}),
+            "weight @w: source row of slot s: found 4, expected below 4; please report this with the model and the policy");
+  EXPECT_EQ(message({{.slot = slot, .rows = 4, .transpose = true}}),
+            "weight @w: columns from slot s: found 4, expected 3; please report this with the model and the policy");
+  EXPECT_EQ(message({{.slot = slot, .rows = 4, .dst_batch = 1}}),
+            "weight @w: destination of slot s: found matrix 1 rows [0, 4), expected 1 matrices of 4 rows; please report this with the model and the policy");
+  EXPECT_EQ(message({{.slot = 9, .rows = 4}}),
+            "weight @w: slot index: found 9, expected below 1; please report this with the model and the policy");
+}
+
+TEST_F(WeightsTest, AShardThatShrinksIsAnErrorThatNamesIt) {
+  const std::uint32_t slot = add_slot("s", 1, 4, 3, {{add_tensor({4, 3}, 0), 0, 0}});
+  write_shards();
+  fs::resize_file(model_.shards[0], 10);
+  const WeightJob j = job("w", 1, 4, 3, Format::f32, {{.slot = slot, .rows = 4}});
+  auto result = write_weights(folder_ / "out.weights", j.bytes, {j}, model_, {});
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().message(), model_.shards[0].string() +
+            ": the file became shorter while it was read: found end at byte 10, expected 14 bytes more; download the file again");
+}
+
+TEST(Pack, HalfPrecisionDecodesExactly) {
+  auto f16 = [](std::uint16_t bits) { return load_element(TensorType::f16, reinterpret_cast<const std::byte*>(&bits), 0); };
+  EXPECT_EQ(f16(0x3c00), 1.0f);
+  EXPECT_EQ(f16(0xc100), -2.5f);
+  EXPECT_EQ(f16(0x7bff), 65504.0f);
+  EXPECT_EQ(f16(0x0001), 0x1p-24f);
+  EXPECT_EQ(f16(0x83ff), -1023 * 0x1p-24f);
+  EXPECT_TRUE(std::signbit(f16(0x8000)) && f16(0x8000) == 0.0f);
+  EXPECT_TRUE(std::isinf(f16(0x7c00)));
+  EXPECT_TRUE(std::isnan(f16(0x7e01)));
+}
+
+}  // namespace
+}  // namespace ktc::compiler
