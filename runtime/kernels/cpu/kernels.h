@@ -18,9 +18,10 @@
 namespace ktc::kernels {
 
 // y[m, n] = bias[n] + sum_k x[m, k] * w[n, k]                        for n in [n_begin, n_end)
-// With scale: y[y_row(m), n] += scale[m] * sum_k …                   (adds to y)
+// With scale: y[y_row(m), n] += scale[m] * (bias[n] + sum_k …)       (adds to y)
 // x row m is x + x_row(m) * x_stride; x_rows / y_rows map m to a row where not null.
-// Weights: packing row_major, the format of the kernel row.
+// Rows of m that share a row of y add to it in ascending m. Weights: packing row_major, the format of the kernel row.
+// m = 0 and an empty range do nothing; k >= 1. x, w and bias must not overlap y.
 struct MatmulArgs {
   const float* x;
   std::size_t x_stride;
@@ -75,8 +76,13 @@ struct AttendArgs {
 };
 using AttendFn = void (*)(const AttendArgs&);
 
+// Largest number of experts that route_token takes (its scores live on the stack).
+inline constexpr std::size_t kMaxExperts = 4096;
+
 // Routing of one token: top_k ids and weights from logits (models.md 1.5.2). Ids are in descending order of the selection
-// score, ties by the lower id. Scalar: E is small.
+// score, ties by the lower id. Scalar: E is small. Needs 1 <= top_k <= experts <= kMaxExperts and groups (0 or 1: none)
+// that divide experts. A group's score is the sum of its two best with sigmoid, its best with softmax. An expert with a NaN
+// score, or outside the kept groups, is chosen only when no other is left.
 struct RouteArgs {
   const float* logits;           // [experts]
   const float* bias;             // [experts] or null
