@@ -86,7 +86,7 @@ class Tally {
 
 bool structure_is_sound(std::span<const std::byte> body) {
   flatbuffers::Verifier::Options options;
-  options.max_depth = 16;                                                       // the schema nests five deep
+  options.max_depth = 16;                                                         // the schema nests five deep
   options.max_tables = static_cast<flatbuffers::uoffset_t>(body.size() / 4 + 1);  // a table takes at least four bytes
   options.check_nested_flatbuffers = false;
   flatbuffers::Verifier verifier(reinterpret_cast<const std::uint8_t*>(body.data()), body.size(), options);

@@ -51,13 +51,14 @@ Status check_identifier(std::span<const std::byte> bytes, std::string_view place
 Status check_footer(std::span<const std::byte> bytes, std::string_view place) {
   const std::byte* footer = bytes.data() + bytes.size() - kFooterBytes;
   if (std::memcmp(footer, kFooterMagic.data(), kFooterMagic.size()) != 0)
-    return make_error(StatusCode::data_corrupt, {std::string(place), "no footer", quoted(footer, 8),
-                                                 fmt::format("\"{}\" 16 bytes before the end", kFooterMagic), kCompileAgain});
+    return make_error(StatusCode::data_corrupt,
+                      {std::string(place), "no footer", quoted(footer, 8),
+                       fmt::format("\"{}\" 16 bytes before the end", kFooterMagic), kCompileAgain});
   const std::uint64_t found = digest64(bytes.first(bytes.size() - kFooterBytes)), expected = load_le64(footer + 8);
   if (found != expected)
-    return make_error(StatusCode::data_corrupt, {std::string(place), "the bytes do not match their digest",
-                                                 fmt::format("{:016x}", found), fmt::format("{:016x}", expected),
-                                                 kCompileAgain});
+    return make_error(StatusCode::data_corrupt,
+                      {std::string(place), "the bytes do not match their digest", fmt::format("{:016x}", found),
+                       fmt::format("{:016x}", expected), kCompileAgain});
   if (bytes.size() % 8 != 0)
     return make_error(StatusCode::data_corrupt, {std::string(place), "length", fmt::format("{} bytes", bytes.size()),
                                                  "a multiple of 8", kCompileAgain});
@@ -66,18 +67,20 @@ Status check_footer(std::span<const std::byte> bytes, std::string_view place) {
 
 }  // namespace
 
-std::uint64_t digest64(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+std::uint64_t digest64(std::span<const std::byte> bytes) {
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
 
 Expected<planfb::PlanT> parse_plan(std::span<const std::byte> bytes, std::string_view name) {
   if (bytes.size() < kSmallestPlan)
-    return make_error(StatusCode::data_corrupt, {std::string(name), "too short for a plan",
-                                                 fmt::format("{} bytes", bytes.size()),
-                                                 fmt::format("at least {}", kSmallestPlan), kCompileAgain});
+    return make_error(StatusCode::data_corrupt,
+                      {std::string(name), "too short for a plan", fmt::format("{} bytes", bytes.size()),
+                       fmt::format("at least {}", kSmallestPlan), kCompileAgain});
   KTC_RETURN_IF_ERROR(check_identifier(bytes, name));
   if (bytes.size() > kMaxPlanBytes)
-    return make_error(StatusCode::unsupported, {std::string(name), "too long for a plan",
-                                                fmt::format("{} bytes", bytes.size()),
-                                                fmt::format("at most {}", kMaxPlanBytes), kCompileAgain});
+    return make_error(StatusCode::unsupported,
+                      {std::string(name), "too long for a plan", fmt::format("{} bytes", bytes.size()),
+                       fmt::format("at most {}", kMaxPlanBytes), kCompileAgain});
   KTC_RETURN_IF_ERROR(check_footer(bytes, name));
 
   // FlatBuffers reads its scalars in place; a caller's bytes may start anywhere.
@@ -89,15 +92,15 @@ Expected<planfb::PlanT> parse_plan(std::span<const std::byte> bytes, std::string
     body = std::as_bytes(std::span(aligned));
   }
   if (!structure_is_sound(body))
-    return make_error(StatusCode::data_corrupt, {std::string(name), "structure",
-                                                 "offsets or lengths that leave the file or repeat each other",
-                                                 "a FlatBuffer of schema plan.fbs", kCompileAgain});
+    return make_error(StatusCode::data_corrupt,
+                      {std::string(name), "structure", "offsets or lengths that leave the file or repeat each other",
+                       "a FlatBuffer of schema plan.fbs", kCompileAgain});
   const planfb::Plan* root = planfb::GetPlan(body.data());
   if ((root->required_features() & ~kKnownFeatures) != 0)
-    return make_error(StatusCode::incompatible, {std::string(name), "required_features",
-                                                 fmt::format("bits {:#x}", root->required_features()),
-                                                 fmt::format("none outside {:#x}", kKnownFeatures),
-                                                 "use the ktc that compiled it, or compile the model again with this one"});
+    return make_error(StatusCode::incompatible,
+                      {std::string(name), "required_features", fmt::format("bits {:#x}", root->required_features()),
+                       fmt::format("none outside {:#x}", kKnownFeatures),
+                       "use the ktc that compiled it, or compile the model again with this one"});
   planfb::PlanT plan;
   root->UnPackTo(&plan);
   KTC_RETURN_IF_ERROR(verify_plan(plan).with_context(name));

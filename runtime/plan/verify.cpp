@@ -11,8 +11,8 @@ template <typename T>
 Status check_present(const std::vector<std::unique_ptr<T>>& items, const char* name) {
   for (std::size_t i = 0; i < items.size(); ++i)
     if (items[i] == nullptr)
-      return make_error(StatusCode::data_corrupt, {std::string(name) + "[" + std::to_string(i) + "]", "the item is missing", "",
-                                                   "", kCompileAgain});
+      return make_error(StatusCode::data_corrupt, {std::string(name) + "[" + std::to_string(i) + "]",
+                                                   "the item is missing", "", "", kCompileAgain});
   return {};
 }
 
