@@ -50,11 +50,11 @@ class [[nodiscard]] Status {
 // The four parts of a diagnostic; empty ones are left out.
 // Rendered on one line: "PLACE: WHAT: found FOUND, expected EXPECTED; REMEDY".
 struct ErrorParts {
-  std::string place;     // file, file:line:column, tensor or flag
-  std::string what;      // the rule that is broken, in a few words
-  std::string found;
-  std::string expected;
-  std::string remedy;    // an instruction the user can follow
+  std::string place = {};   // file, file:line:column, tensor or flag
+  std::string what = {};    // the rule that is broken, in a few words
+  std::string found = {};
+  std::string expected = {};
+  std::string remedy = {};  // an instruction the user can follow
 };
 Status make_error(StatusCode code, const ErrorParts& parts);
 

@@ -1,0 +1,69 @@
+// Chooses the next token from one row of logits.
+//
+// The processors and their order are those of Hugging Face's generate():
+//   1. repetition penalty r over every distinct id of prompt and output: l > 0 becomes l / r, else l * r
+//   2. temperature: l / T; T = 0 ends here with the largest logit (greedy)
+//   3. top-k: the k largest stay; 0 is off
+//   4. top-p: of what is left, the shortest prefix of the descending order whose probabilities reach p stays; 1 is off
+//   5. min-p: of what is left, those with at least min_p times the largest probability stay; 0 is off
+// The best candidate always stays. Equal logits: the lower id ranks higher, so exactly k ids survive top-k.
+//
+// The draw inverts the cumulative distribution, in order of ids, at uniform(seed, position). That number is a function
+// of these two alone, so a sequence's text depends neither on its batch neighbours nor on how its prompt was cut into
+// steps. Cost: greedy O(V); top-k O(V + k log k); top-p O(V + kept log V). Probabilities are double.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "runtime/base/status.h"
+
+namespace ktc::exec {
+
+struct SamplingParameters {
+  float temperature = 0;         // >= 0; 0 is greedy
+  std::int32_t top_k = 0;        // >= 0; 0 is off
+  float top_p = 1;               // in (0, 1]; 1 is off
+  float min_p = 0;               // in [0, 1]; 0 is off
+  float repetition_penalty = 1;  // > 0; 1 is off
+  std::uint64_t seed = 0;
+};
+
+// Errors name the parameter, the value and the range.
+Status check_sampling(const SamplingParameters& parameters);
+
+// A number in [0, 1) with 53 random bits, from a counter-based generator: two rounds of the SplitMix64 finaliser
+// (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014), one per word of the pair.
+double uniform(std::uint64_t seed, std::uint64_t position);
+
+// Keeps scratch memory between calls. Not thread-safe; any number may exist.
+class Sampler {
+ public:
+  // logits: f32 [vocab], not changed. history: ids of prompt and output so far; read only with a repetition penalty.
+  // position: of the token to be chosen, so the first one of a prompt of n tokens has position n.
+  // Errors: a logit that is not finite (says which id), an empty row.
+  Expected<std::int32_t> sample(std::span<const float> logits, const SamplingParameters& parameters,
+                                std::uint64_t position, std::span<const std::int32_t> history);
+
+ private:
+  struct Candidate {
+    float logit;
+    std::int32_t id;
+  };
+  static bool ranks_lower(const Candidate& a, const Candidate& b) {
+    return a.logit != b.logit ? a.logit < b.logit : a.id > b.id;
+  }
+
+  std::span<const float> penalise(std::span<const float> logits, float penalty, std::span<const std::int32_t> history);
+  void sort_by_id();
+  void keep_top_k(std::size_t k);
+  void keep_top_p(const SamplingParameters& parameters, float best);
+  std::int32_t draw(const SamplingParameters& parameters, std::uint64_t position, float best);
+
+  std::vector<float> penalised_;
+  std::vector<bool> seen_;
+  std::vector<Candidate> candidates_;
+};
+
+}  // namespace ktc::exec
