@@ -63,7 +63,8 @@ Expected<double> negative_log_likelihood(std::span<const float> logits, std::int
   }
   double sum = 0;
   for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - best);
-  return best + std::log(sum) - logits[static_cast<std::size_t>(id)];
+  // the difference first: a large common offset must not cost digits
+  return std::log(sum) + (static_cast<double>(best) - logits[static_cast<std::size_t>(id)]);
 }
 
 double Likelihood::perplexity() const {
