@@ -1,4 +1,5 @@
-// Placement: where every module lives and in which formats. A pure function of model, policy and target; reads no files.
+// Placement: where every module lives and in which formats. A pure function of model, policy and target; reads no
+// files.
 #pragma once
 
 #include <cstdint>
@@ -13,24 +14,32 @@
 namespace ktc::placement {
 
 struct ModulePlacement {
-  std::string device;                        // for RoutedExperts: where the cold ones live
-  Format weights = Format::bf16;             // resolved: never `native`
+  std::string device;             // for RoutedExperts: where the cold ones live
+  Format weights = Format::bf16;  // resolved: never `native`. Of the matrices; vectors (norm weights, biases)
+                                  // are always packed as f32, which holds every f16, bf16 and f32 exactly
   Format activations = Format::f32;
   bool pin = false;
-  int rule = -1;                             // index in Policy::rules
+  int rule = -1;  // index in Policy::rules
+};
+
+// How often a rule applied, for reports: overlaps are legal (first match wins) but should be seen.
+struct RuleUse {
+  std::uint32_t matched = 0;  // modules that its class and name match
+  std::uint32_t decided = 0;  // of those, the ones that no earlier rule matched
 };
 
 // What a device holds, known before any weight is read. The final account is made by kt-plan-memory.
 struct MemoryLine {
-  std::string device, category, name;        // category: weights, kv-cache, arena, step-block
+  std::string device, category, name;  // category: weights, kv-cache, arena
   std::uint64_t bytes = 0;
 };
 
 struct Placement {
-  std::vector<ModulePlacement> modules;      // parallel to ModelDesc::modules
-  std::string kv_device;                     // device of the first attention module
-  std::vector<MemoryLine> memory;            // weights and kv-cache exactly, arena as an upper bound
-  std::vector<std::string> notes;            // "rule policy.yaml:9:5 matches nothing": one line each
+  std::vector<ModulePlacement> modules;  // parallel to ModelDesc::modules
+  std::vector<RuleUse> rules;            // parallel to Policy::rules
+  std::string kv_device;                 // device of the first attention module
+  std::vector<MemoryLine> memory;        // weights and kv-cache exactly, arena as an upper bound (memory.h)
+  std::vector<std::string> notes;        // "rule policy.yaml:9:5 ... matches nothing": one line each
 };
 
 // Errors: a module that no rule matches, a rule with a name that matches nothing, an unknown device, a format that the

@@ -1,0 +1,247 @@
+#include "placement/memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "placement/slot_use.h"
+#include "runtime/base/units.h"
+#include "runtime/formats/workspace.h"
+
+namespace ktc::placement {
+namespace {
+
+using models::ModelDesc;
+using models::Module;
+
+// Shapes come from files: sums and products stop at the largest number instead of wrapping.
+std::uint64_t plus(std::uint64_t a, std::uint64_t b) {
+  return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+std::uint64_t times(std::uint64_t a, std::uint64_t b) {
+  std::uint64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
+}
+template <typename... Rest>
+std::uint64_t times(std::uint64_t a, std::uint64_t b, Rest... rest) {
+  return times(times(a, b), rest...);
+}
+std::uint64_t pages_per_sequence(const KvCachePolicy& kv) {
+  return (std::uint64_t{kv.tokens} + kv.page - 1) / kv.page;
+}
+
+// One activation buffer: f32 rows at a stride of 64 bytes. bf16 activations need less.
+std::uint64_t buffer(std::uint64_t rows, std::uint64_t columns) {
+  if (columns > (std::uint64_t{1} << 40)) return UINT64_MAX;
+  return times(rows, align64(columns * 4));
+}
+
+// Bytes of the packed weights of one slot. W_UK and W_UV have the elements of kv_b, but rows of nope and latent
+// elements.
+Expected<std::uint64_t> slot_bytes(const ModelDesc& model, const Module& module, const SlotUse& use, Format weights) {
+  const models::WeightSlot& slot = model.slots[use.slot];
+  const Format format = use.role == SlotRole::vector ? Format::f32 : weights;
+  std::optional<std::uint64_t> bytes;
+  if (use.role == SlotRole::kv_b) {
+    const auto& mla = std::get<models::MlaDesc>(module.attributes);
+    const auto uk = packed_bytes(format, Packing::row_major, mla.heads, mla.kv_rank, mla.nope_dim);
+    const auto uv = packed_bytes(format, Packing::row_major, mla.heads, mla.v_dim, mla.kv_rank);
+    if (uk && uv && *uk <= UINT64_MAX - *uv) bytes = *uk + *uv;
+  } else {
+    bytes = packed_bytes(format, Packing::row_major, slot.batch, slot.rows, slot.columns);
+  }
+  if (!bytes)
+    return make_error(StatusCode::invalid_argument,
+                      {slot.name, "weight too large", fmt::format("[{}, {}, {}]", slot.batch, slot.rows, slot.columns),
+                       "a size below 2^64 bytes", "check config.json"});
+  return *bytes;
+}
+
+// Buffers and workspace of one module at n tokens, none sharing an address: inputs are counted by whoever makes them.
+struct ModuleBuffers {
+  std::uint64_t n, hidden;
+
+  std::uint64_t operator()(const models::EmbeddingDesc&) const { return buffer(n, hidden); }
+  std::uint64_t operator()(const models::NormDesc&) const { return buffer(n, hidden); }
+  std::uint64_t operator()(const models::GqaDesc& d) const {
+    const std::uint64_t q = times(d.heads, d.head_dim), kv = times(d.kv_heads, d.head_dim);
+    std::uint64_t bytes = buffer(n, plus(q, times(2, kv)));  // q, k, v
+    bytes = plus(bytes, buffer(n, q));                       // attention's output
+    bytes = plus(bytes, times(2, buffer(n, hidden)));        // after o, and the sum with the residual
+    return plus(bytes, wide(q) ? UINT64_MAX : gqa_workspace(n, d.heads, d.head_dim).total());
+  }
+  std::uint64_t operator()(const models::MlaDesc& d) const {
+    const std::uint64_t latent = plus(d.kv_rank, d.rope_dim);
+    std::uint64_t bytes = times(2, buffer(n, d.q_rank));                           // q_a and its norm
+    bytes = plus(bytes, buffer(n, times(d.heads, plus(d.nope_dim, d.rope_dim))));  // q
+    bytes = plus(bytes, times(2, buffer(n, latent)));                              // kv_a and its norm
+    bytes = plus(bytes, buffer(n, times(d.heads, d.v_dim)));                       // attention's output
+    bytes = plus(bytes, times(2, buffer(n, hidden)));  // after o, and the sum with the residual
+    const bool huge = wide(times(d.heads, latent)) || wide(times(d.heads, d.kv_rank));
+    return plus(bytes, huge ? UINT64_MAX : mla_workspace(n, d.heads, d.kv_rank, d.rope_dim).total());
+  }
+  std::uint64_t operator()(const models::RouterDesc& d) const {
+    const std::uint64_t bytes = plus(buffer(n, d.top_k), buffer(n, d.top_k));  // ids and weights
+    top_k = d.top_k;
+    return plus(bytes, route_workspace(n, d.experts).total());
+  }
+  std::uint64_t operator()(const models::ExpertsDesc& d) const {
+    const std::uint64_t bytes = times(2, buffer(n, hidden));  // output, and the sum with the residual
+    if (wide(times(top_k, d.intermediate))) return UINT64_MAX;
+    return plus(bytes, experts_workspace(n, top_k, d.intermediate, d.experts).total());
+  }
+  std::uint64_t operator()(const models::MlpDesc& d) const {
+    return plus(times(2, buffer(n, hidden)), mlp_workspace(n, d.intermediate).total());
+  }
+  std::uint64_t operator()(const models::HeadDesc&) const { return 0; }  // counted with its rows
+
+  static bool wide(std::uint64_t columns) { return columns > (std::uint64_t{1} << 36); }  // n < 2^24: no product wraps
+  mutable std::uint64_t top_k = 0;  // of the layer's router, which comes first
+};
+
+std::uint64_t page_bytes_of(const Module& module, const KvCachePolicy& kv) {
+  std::uint64_t elements = 0;
+  if (const auto* gqa = std::get_if<models::GqaDesc>(&module.attributes))
+    elements = times(2, gqa->kv_heads, gqa->head_dim);
+  else if (const auto* mla = std::get_if<models::MlaDesc>(&module.attributes))
+    elements = plus(mla->kv_rank, mla->rope_dim);
+  return times(elements, kv.page, static_cast<std::uint64_t>(format_bits(kv.dtype) / 8));
+}
+
+std::vector<std::string> devices_of(const Target& target) {
+  std::vector<std::string> devices{"cpu"};
+  for (const GpuTarget& gpu : target.gpus) devices.push_back(gpu.device);
+  return devices;
+}
+
+}  // namespace
+
+Expected<std::uint64_t> weight_bytes(const ModelDesc& model, const Module& module, Format weights) {
+  std::uint64_t total = 0;
+  for (const SlotUse& use : slots_of(module)) {
+    KTC_ASSIGN_OR_RETURN(std::uint64_t bytes, slot_bytes(model, module, use, weights));
+    total = plus(total, bytes);
+  }
+  return total;
+}
+
+std::uint64_t page_bytes(const ModelDesc& model, const std::vector<ModulePlacement>& modules, const KvCachePolicy& kv,
+                         std::string_view device) {
+  std::uint64_t total = 0;
+  for (std::size_t i = 0; i < model.modules.size(); ++i)
+    if (modules[i].device == device) total = plus(total, page_bytes_of(model.modules[i], kv));
+  return total;
+}
+
+std::uint64_t arena_bound(const ModelDesc& model, const std::vector<ModulePlacement>& modules, const BatchPolicy& batch,
+                          std::string_view device) {
+  const std::uint64_t n = std::max({batch.chunk, batch.stream_chunk, batch.decode.empty() ? 1u : batch.decode.back()});
+  std::map<int, std::uint64_t> layers;
+  std::map<int, std::uint64_t> top_k;
+  for (const Module& module : model.modules)
+    if (const auto* router = std::get_if<models::RouterDesc>(&module.attributes)) top_k[module.layer] = router->top_k;
+  bool any = false;
+  std::uint64_t outside = 0;
+  for (std::size_t i = 0; i < model.modules.size(); ++i) {
+    if (modules[i].device != device) continue;
+    any = true;
+    const Module& module = model.modules[i];
+    ModuleBuffers buffers{n, model.hidden};
+    buffers.top_k = top_k[module.layer];
+    const std::uint64_t bytes = std::visit(buffers, module.attributes);
+    std::uint64_t& sum = module.layer < 0 ? outside : layers[module.layer];
+    sum = plus(sum, bytes);
+    if (module.cls == models::ModuleClass::Head) {
+      // rows that need logits: at most every token of a step; selected rows, their norm, logits and next ids
+      outside = plus(outside, plus(times(2, buffer(n, model.hidden)), buffer(n, model.vocab)));
+      outside = plus(outside, align64(n * 4));
+    }
+  }
+  if (!any) return 0;
+  std::uint64_t largest = 0;
+  for (const auto& [layer, bytes] : layers) largest = std::max(largest, bytes);
+  const std::uint64_t inputs = 3 * align64(n * 4);  // ids, positions, output rows
+  return plus(plus(largest, outside), plus(times(2, buffer(n, model.hidden)), inputs));
+}
+
+Expected<std::vector<MemoryLine>> account(const ModelDesc& model, const std::vector<ModulePlacement>& modules,
+                                          const Policy& policy, const Target& target) {
+  std::vector<MemoryLine> lines;
+  for (const std::string& device : devices_of(target)) {
+    std::map<std::pair<std::uint32_t, Format>, bool> counted;  // slots that two modules share are packed once
+    for (std::size_t i = 0; i < model.modules.size(); ++i) {
+      if (modules[i].device != device) continue;
+      const Module& module = model.modules[i];
+      std::uint64_t total = 0;
+      for (const SlotUse& use : slots_of(module)) {
+        if (!counted.emplace(std::pair(use.slot, modules[i].weights), true).second) continue;
+        KTC_ASSIGN_OR_RETURN(std::uint64_t bytes, slot_bytes(model, module, use, modules[i].weights));
+        total = plus(total, bytes);
+      }
+      lines.push_back({device, "weights", module.name, total});
+    }
+    const KvCachePolicy& kv = policy.kv_cache;
+    if (const std::uint64_t page = page_bytes(model, modules, kv, device); page > 0)
+      lines.push_back({device, "kv-cache", "kv", times(page, pages_per_sequence(kv), kv.sequences)});
+    if (const std::uint64_t arena = arena_bound(model, modules, policy.batch, device); arena > 0)
+      lines.push_back({device, "arena", "arena", arena});
+  }
+  return lines;
+}
+
+Status check_budget(const ModelDesc& model, const Placement& placement, const Policy& policy, const Target& target) {
+  std::map<std::string_view, models::ModuleClass> class_of;
+  for (const Module& module : model.modules) class_of[module.name] = module.cls;
+
+  for (const std::string& device : devices_of(target)) {
+    const auto limit = policy.limits.find(device);
+    const std::uint64_t most = limit != policy.limits.end() ? limit->second.bytes : target.memory_of(device);
+    if (most == 0) continue;
+    std::uint64_t weights = 0, kv_bytes = 0, arena = 0;
+    std::map<models::ModuleClass, std::uint64_t> by_class;
+    for (const MemoryLine& line : placement.memory) {
+      if (line.device != device) continue;
+      std::uint64_t& sum = line.category == "weights" ? weights : line.category == "kv-cache" ? kv_bytes : arena;
+      sum = plus(sum, line.bytes);
+      if (line.category == "weights") by_class[class_of[line.name]] = plus(by_class[class_of[line.name]], line.bytes);
+    }
+    const std::uint64_t fixed = plus(weights, arena), need = plus(fixed, kv_bytes);
+    if (need <= most) continue;
+
+    std::vector<std::pair<std::uint64_t, models::ModuleClass>> classes;
+    for (const auto& [cls, bytes] : by_class) classes.emplace_back(bytes, cls);
+    std::sort(classes.begin(), classes.end(), [](const auto& a, const auto& b) {
+      return a.first != b.first ? a.first > b.first : a.second < b.second;
+    });
+    std::string found = format_bytes(need) + " (";
+    for (const auto& [bytes, cls] : classes)
+      found += fmt::format("{} {}, ", models::to_string(cls), format_bytes(bytes));
+    found += fmt::format("kv-cache {}, arena at most {})", format_bytes(kv_bytes), format_bytes(arena));
+
+    const KvCachePolicy& kv = policy.kv_cache;
+    const std::uint64_t page = page_bytes(model, placement.modules, kv, device);
+    const std::uint64_t free_pages = most > fixed && page > 0 ? (most - fixed) / page : 0;
+    const std::uint64_t sequences = free_pages / pages_per_sequence(kv);
+    const std::uint64_t tokens = free_pages / kv.sequences * kv.page;
+    std::string remedy;
+    if (sequences > 0)
+      remedy = fmt::format("kv_cache.sequences: {} is the most that fits with tokens: {}", sequences, kv.tokens);
+    if (tokens > 0)
+      remedy += fmt::format("{}kv_cache.tokens: {} is the most that fits with sequences: {}",
+                            remedy.empty() ? "" : ", ", tokens, kv.sequences);
+    if (remedy.empty())
+      remedy = fmt::format(
+          "no KV cache fits either: place modules elsewhere, take a smaller batch.chunk, or raise the limit of {}",
+          device);
+    return make_error(StatusCode::resource_exhausted,
+                      {limit != policy.limits.end() ? to_string(limit->second.position) : policy.file,
+                       fmt::format("{} is too small by {}", device, format_bytes(need - most)), std::move(found),
+                       fmt::format("at most {}{}", format_bytes(most),
+                                   limit != policy.limits.end() ? "" : " of target '" + target.name + "'"),
+                       std::move(remedy)});
+  }
+  return Status();
+}
+
+}  // namespace ktc::placement

@@ -1,0 +1,36 @@
+// The memory account of a placement, from shapes alone.
+//
+// weights   exact: ktc::packed_bytes of every packed weight (packing row_major). Embedding and head that share a slot,
+// a device
+//           and a format are counted once. Gaps that alignment leaves between weights of a file are not counted.
+// kv-cache  exact: pages * page bytes, summed over the layers whose attention is on the device; pages = sequences *
+//           ceil(tokens / page) as in table Cache of runtime/plan/plan.fbs.
+// arena     an upper bound: every buffer of the largest layer side by side, the residual, inputs and the head's
+// buffers, at
+//           the largest entry. kt-plan-memory reuses addresses inside a layer and needs less.
+#pragma once
+
+#include "placement/place.h"
+
+namespace ktc::placement {
+
+// Bytes of the packed weights of one module on its own. Errors: 64-bit overflow.
+Expected<std::uint64_t> weight_bytes(const models::ModelDesc& model, const models::Module& module, Format weights);
+
+// Bytes of one page over all layers whose attention module is on `device`; 0: none is.
+std::uint64_t page_bytes(const models::ModelDesc& model, const std::vector<ModulePlacement>& modules,
+                         const KvCachePolicy& kv, std::string_view device);
+
+std::uint64_t arena_bound(const models::ModelDesc& model, const std::vector<ModulePlacement>& modules,
+                          const BatchPolicy& batch, std::string_view device);
+
+// All lines, by device in the order of the target: weights in the order of modules, then kv-cache, then arena.
+Expected<std::vector<MemoryLine>> account(const models::ModelDesc& model, const std::vector<ModulePlacement>& modules,
+                                          const Policy& policy, const Target& target);
+
+// An error for the first device whose lines exceed its limit: lines by class, the excess, the largest kv_cache.tokens
+// and kv_cache.sequences that fit. Devices of unknown memory without a limit are not checked.
+Status check_budget(const models::ModelDesc& model, const Placement& placement, const Policy& policy,
+                    const Target& target);
+
+}  // namespace ktc::placement

@@ -1,0 +1,79 @@
+#include "placement/resolve.h"
+
+#include <fmt/format.h>
+
+#include "placement/device_formats.h"
+#include "placement/slot_use.h"
+
+namespace ktc::placement {
+namespace {
+
+// Their choices are discrete (a router) or their cost is nothing (a norm): they keep the checkpoint's precision.
+bool keeps_precision(models::ModuleClass cls) {
+  return cls == models::ModuleClass::Router || cls == models::ModuleClass::Norm;
+}
+
+Status unavailable(const FormatChoice& choice, std::string_view what, models::ModuleClass cls, std::string_view device,
+                   std::string expected) {
+  return make_error(
+      StatusCode::unsupported,
+      {to_string(choice.position), fmt::format("{} of {} on {}", what, models::to_string(cls), device), choice.word,
+       std::move(expected), fmt::format("this version's kernels take no {} there", choice.word)});
+}
+
+}  // namespace
+
+bool rounds(const models::ModelDesc& model, const models::Module& module, Format weights) {
+  if (weights != Format::bf16) return false;
+  for (const SlotUse& use : slots_of(module))
+    if (use.role != SlotRole::vector && model.slots[use.slot].type != models::TensorType::bf16) return true;
+  return false;
+}
+
+Expected<ModulePlacement> resolve(const models::ModelDesc& model, const models::Module& module, const Rule& rule) {
+  const PlaceSpec& spec = rule.place;
+  const DeviceFormats available = formats_of(spec.device);
+  const Format native = has_only_bf16_matrices(model, module) ? Format::bf16 : Format::f32;
+  ModulePlacement placed;
+  placed.device = spec.device;
+  placed.pin = spec.pin;
+
+  if (keeps_precision(module.cls)) {
+    // a rule for "*" means the modules that have a choice; one that names the class means what it says
+    placed.weights = native;
+    placed.activations = Format::f32;
+    if (!rule.cls) return placed;
+    const std::string_view cls = models::to_string(module.cls);
+    if (spec.weights.stated() && spec.weights.word != "native" && spec.weights.word != to_string(native) &&
+        spec.weights.word != "f32")
+      return make_error(
+          StatusCode::invalid_argument,
+          {to_string(spec.weights.position), fmt::format("{} keeps the checkpoint's precision", cls), spec.weights.word,
+           native == Format::f32 ? "native or f32" : "native, bf16 or f32", "remove weights from this rule"});
+    if (spec.weights.word == "f32") placed.weights = Format::f32;  // widening changes no value
+    if (spec.activations.stated() && spec.activations.word != "f32")
+      return make_error(StatusCode::invalid_argument,
+                        {to_string(spec.activations.position), fmt::format("{} computes in f32", cls),
+                         spec.activations.word, "f32", "remove activations from this rule"});
+    return placed;
+  }
+
+  placed.weights = native;
+  if (spec.weights.stated() && spec.weights.word != "native") {
+    const auto format = parse_format(spec.weights.word);
+    if (!format || !takes(available.weights, *format))
+      return unavailable(spec.weights, "weights", module.cls, spec.device, "one of native, " + list(available.weights));
+    placed.weights = *format;
+  }
+  placed.activations = default_activations(spec.device, placed.weights);
+  if (spec.activations.stated()) {
+    const auto format = parse_format(spec.activations.word);
+    if (!format || !takes(available.activations, *format))
+      return unavailable(spec.activations, "activations", module.cls, spec.device,
+                         (available.activations.size() > 1 ? "one of " : "") + list(available.activations));
+    placed.activations = *format;
+  }
+  return placed;
+}
+
+}  // namespace ktc::placement

@@ -1,0 +1,29 @@
+// Which slots a module uses, and as what: the one place that knows the attribute structs of models/model_desc.h here.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "models/model_desc.h"
+
+namespace ktc::placement {
+
+enum class SlotRole : std::uint8_t {
+  matrix,  // packed in the module's weight format
+  vector,  // norm weight or bias: packed as f32
+  kv_b,    // MLA's [heads * (nope + v), latent]: packed as W_UK [heads, latent, nope] and W_UV [heads, v, latent]
+};
+
+struct SlotUse {
+  std::uint32_t slot;  // index in ModelDesc::slots
+  SlotRole role;
+};
+
+// Absent optional slots are left out.
+std::vector<SlotUse> slots_of(const models::Module& module);
+
+// The precision that `native` stands for: bf16 when every matrix of the module is bf16, else f32 (which holds f16
+// exactly; bf16 would not). f32 for a module without matrices.
+bool has_only_bf16_matrices(const models::ModelDesc& model, const models::Module& module);
+
+}  // namespace ktc::placement
