@@ -1,0 +1,169 @@
+#include "compiler/emit/StepBuilder.h"
+
+#include <algorithm>
+
+#include "dialects/kt/KtWalk.h"
+#include "llvm/ADT/TypeSwitch.h"
+#include "runtime/formats/formats.h"
+
+namespace ktc::compiler {
+namespace {
+
+using mlir::FlatSymbolRefAttr;
+
+std::uint32_t weightIndex(const PlanIndex& index, FlatSymbolRefAttr ref) {
+  return ref ? index.weights.at(ref.getValue().str()) : plan::kNone;
+}
+std::uint32_t bankIndex(const PlanIndex& index, FlatSymbolRefAttr ref, const char* part) {
+  return index.weights.at(ref.getValue().str() + "." + part);
+}
+float toFloat(const llvm::APFloat& value) { return value.convertToFloat(); }
+
+planfb::RouterKind routerKind(kt::RouterKind kind) {
+  return kind == kt::RouterKind::softmax_topk ? planfb::RouterKind_softmax_topk : planfb::RouterKind_sigmoid_group;
+}
+
+// Sets the op union; false for an op that is not a step of the plan.
+bool setOp(planfb::OpUnion& out, mlir::Operation* op, PlanIndex& index) {
+  return llvm::TypeSwitch<mlir::Operation*, bool>(op)
+      .Case([&](kt::EmbedOp o) {
+        planfb::EmbedOpT t;
+        t.w = weightIndex(index, o.getWeightAttr());
+        out.Set(std::move(t));
+        return true;
+      })
+      .Case([&](kt::NormOp o) {
+        planfb::NormOpT t;
+        t.kind = planfb::NormKind_rms;
+        t.w = weightIndex(index, o.getWeightAttr());
+        t.eps = toFloat(o.getEps());
+        out.Set(std::move(t));
+        return true;
+      })
+      .Case([&](kt::LinearOp o) {
+        planfb::LinearOpT t;
+        t.w = weightIndex(index, o.getWeightAttr());
+        t.w_bias = weightIndex(index, o.getBiasAttr());
+        out.Set(std::move(t));
+        return true;
+      })
+      .Case([&](kt::LmHeadOp o) {
+        planfb::LinearOpT t;
+        t.w = weightIndex(index, o.getWeightAttr());
+        t.head = true;
+        out.Set(std::move(t));
+        return true;
+      })
+      .Case([&](kt::GqaOp o) {
+        planfb::GqaOpT t;
+        t.heads = static_cast<std::uint32_t>(o.getHeads());
+        t.kv_heads = static_cast<std::uint32_t>(o.getKvHeads());
+        t.head_dim = static_cast<std::uint32_t>(o.getHeadDim());
+        t.scale = toFloat(o.getScale());
+        t.rope = index.rope(o.getRopeAttr());
+        t.w_q_norm = weightIndex(index, o.getQNormAttr());
+        t.w_k_norm = weightIndex(index, o.getKNormAttr());
+        t.norm_eps = toFloat(o.getNormEps());
+        t.cache = index.caches.at(o.getCache().str());
+        t.cache_layer = static_cast<std::uint32_t>(o.getCacheLayer());
+        out.Set(std::move(t));
+        return true;
+      })
+      .Case([&](kt::MlaOp o) {
+        planfb::MlaOpT t;
+        t.heads = static_cast<std::uint32_t>(o.getHeads());
+        t.nope_dim = static_cast<std::uint32_t>(o.getNopeDim());
+        t.rope_dim = static_cast<std::uint32_t>(o.getRopeDim());
+        t.v_dim = static_cast<std::uint32_t>(o.getVDim());
+        t.latent_dim = static_cast<std::uint32_t>(o.getLatentDim());
+        t.scale = toFloat(o.getScale());
+        t.rope = index.rope(o.getRopeAttr());
+        t.w_uk = weightIndex(index, o.getWUkAttr());
+        t.w_uv = weightIndex(index, o.getWUvAttr());
+        t.cache = index.caches.at(o.getCache().str());
+        t.cache_layer = static_cast<std::uint32_t>(o.getCacheLayer());
+        out.Set(std::move(t));
+        return true;
+      })
+      .Case([&](kt::RouteOp o) {
+        planfb::RouteOpT t;
+        t.kind = routerKind(o.getKind());
+        t.w = weightIndex(index, o.getWeightAttr());
+        t.w_bias = weightIndex(index, o.getBiasAttr());
+        t.experts = static_cast<std::uint32_t>(o.getExperts());
+        t.top_k = static_cast<std::uint32_t>(o.getTopK());
+        t.normalise = o.getNormalise();
+        t.scale = toFloat(o.getScale());
+        t.groups = static_cast<std::uint32_t>(o.getGroups());
+        t.topk_groups = static_cast<std::uint32_t>(o.getTopkGroups());
+        out.Set(std::move(t));
+        return true;
+      })
+      .Case([&](kt::ExpertsOp o) {
+        planfb::ExpertsOpT t;
+        t.w_gate_up = bankIndex(index, o.getBankAttr(), "gate_up");
+        t.w_down = bankIndex(index, o.getBankAttr(), "down");
+        t.activation = planfb::Activation_swiglu;
+        t.layer = static_cast<std::uint32_t>(std::max<std::int64_t>(0, o.getModule().getLayer()));
+        out.Set(std::move(t));
+        return true;
+      })
+      .Case([&](kt::MlpOp o) {
+        planfb::MlpOpT t;
+        t.w_gate_up = weightIndex(index, o.getGateUpAttr());
+        t.w_down = weightIndex(index, o.getDownAttr());
+        t.activation = planfb::Activation_swiglu;
+        out.Set(std::move(t));
+        return true;
+      })
+      .Case([&](kt::AddOp) {
+        out.Set(planfb::AddOpT());
+        return true;
+      })
+      .Case([&](kt::SelectRowsOp) {
+        out.Set(planfb::SelectRowsOpT());
+        return true;
+      })
+      .Case([&](kt::SampleOp) {
+        out.Set(planfb::SampleOpT());
+        return true;
+      })
+      .Default([](mlir::Operation*) { return false; });
+}
+
+std::vector<planfb::View> views(mlir::ArrayAttr attributes) {
+  std::vector<planfb::View> out;
+  for (mlir::Attribute attribute : attributes) {
+    auto view = mlir::cast<kt::ViewAttr>(attribute);
+    out.emplace_back(static_cast<std::uint32_t>(view.getBuffer()), view.getColumn(), view.getColumns());
+  }
+  return out;
+}
+
+}  // namespace
+
+std::uint32_t PlanIndex::rope(mlir::Attribute attribute) {
+  auto found = std::find(ropes.begin(), ropes.end(), attribute);
+  if (found == ropes.end()) found = ropes.insert(ropes.end(), attribute);
+  return static_cast<std::uint32_t>(found - ropes.begin());
+}
+
+Expected<std::unique_ptr<planfb::StepT>> buildStep(kt::StepOpInterface op, PlanIndex& index) {
+  auto step = std::make_unique<planfb::StepT>();
+  step->name = kt::stepName(op);
+  step->location = kt::locationText(op);
+  step->kind = planfb::StepKind_compute;
+  step->device = index.devices.at(op.getPlaceAttr().getDevice().str());
+  step->activations = static_cast<std::uint8_t>(*parse_format(op.getPlaceAttr().getActivations().str()));
+  step->inputs = views(op.getInViewsAttr());
+  step->outputs = views(op.getOutViewsAttr());
+  if (mlir::IntegerAttr workspace = op.getWorkspaceAttr())
+    step->workspace = static_cast<std::uint32_t>(workspace.getInt());
+  if (!setOp(step->op, op.getOperation(), index))
+    return make_error(StatusCode::internal, {.place = step->location,
+                                             .what = "the plan has no step for " + op->getName().getStringRef().str(),
+                                             .remedy = "please report this with the model and the policy"});
+  return step;
+}
+
+}  // namespace ktc::compiler
