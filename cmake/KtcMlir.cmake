@@ -19,3 +19,15 @@ ktc_external(mlir "$<LINK_GROUP:RESCAN,${KTC_MLIR_JOINED},${KTC_LLVM_JOINED}>" z
 target_include_directories(ktc_external_mlir SYSTEM INTERFACE ${MLIR_INCLUDE_DIRS} ${LLVM_INCLUDE_DIRS})
 target_compile_definitions(ktc_external_mlir INTERFACE ${KTC_LLVM_DEFINITIONS})
 target_link_options(ktc_external_mlir INTERFACE -Wl,--gc-sections)
+
+# Precompiles MLIR's headers for ktc_NAME: halves the time of every file that includes them (clang only; with g++ a
+# precompiled header of 258 MB saves a fifth). Names are in <...> form because the header is made outside the source tree.
+function(ktc_precompile_mlir name)
+  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    target_precompile_headers(ktc_${name} PRIVATE
+      <mlir/IR/Builders.h> <mlir/IR/BuiltinOps.h> <mlir/IR/OpImplementation.h> <mlir/IR/PatternMatch.h>
+      <mlir/IR/SymbolTable.h> <mlir/Pass/Pass.h> <mlir/Pass/PassManager.h> <llvm/ADT/TypeSwitch.h> <string> <vector> ${ARGN})
+    # without it ccache sees another header in every build folder
+    target_compile_options(ktc_${name} PRIVATE "SHELL:-Xclang -fno-pch-timestamp")
+  endif()
+endfunction()

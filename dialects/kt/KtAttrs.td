@@ -1,0 +1,185 @@
+// Attributes of the kt dialect. Formats, packings and devices are words here: runtime/formats has the tables, and the
+// kt-verify-* passes look them up there, so that a new format needs no new IR.
+#ifndef KTC_DIALECTS_KT_ATTRS_TD
+#define KTC_DIALECTS_KT_ATTRS_TD
+
+include "mlir/IR/AttrTypeBase.td"
+include "mlir/IR/BuiltinAttributeInterfaces.td"
+include "mlir/IR/TensorEncoding.td"
+include "dialects/kt/KtEnums.td"
+
+class Kt_Attr<string name, string mnem, list<Trait> traits = []> : AttrDef<Kt_Dialect, name, traits> {
+  let mnemonic = mnem;
+}
+
+// ------------------------------------------------------------------------------------------------------- enums as attributes
+
+class Kt_EnumAttr<EnumInfo info, string mnem> : EnumAttr<Kt_Dialect, info, mnem> {
+  let assemblyFormat = "$value";
+}
+def Kt_EntryKindAttr : Kt_EnumAttr<Kt_EntryKind, "entry_kind">;
+def Kt_NormKindAttr : Kt_EnumAttr<Kt_NormKind, "norm_kind">;
+def Kt_RouterKindAttr : Kt_EnumAttr<Kt_RouterKind, "router_kind">;
+def Kt_TableKindAttr : Kt_EnumAttr<Kt_TableKind, "table_kind">;
+def Kt_ActivationAttr : Kt_EnumAttr<Kt_Activation, "activation">;
+
+def Kt_PhaseAttr : EnumAttr<Kt_Dialect, Kt_Phase, "phase"> {
+  let assemblyFormat = "`<` $value `>`";
+}
+
+// ------------------------------------------------------------------------------------------------------------- value types
+
+def Kt_DimAttr : Kt_Attr<"Dim", "dim", [DeclareAttrInterfaceMethods<VerifiableTensorEncoding>]> {
+  let summary = "names the symbol behind the rows of a value";
+  let description = [{
+    The encoding of every value: `tensor<?x192xf32, #kt.dim<tokens>>` has one row per token of the step. The tensor has two
+    dimensions, the first is `?`, the second is fixed, elements are f32, bf16 or i32.
+  }];
+  let parameters = (ins EnumParameter<Kt_Dim>:$value);
+  let assemblyFormat = "`<` $value `>`";
+}
+
+// ----------------------------------------------------------------------------------------------------------------- recipes
+
+def Kt_PieceAttr : Kt_Attr<"Piece", "piece"> {
+  let summary = "rows of a checkpoint slot and where they go";
+  let description = [{
+    Takes rows `src_row + i * row_step`, i in [0, rows), of the slot's matrix; `transpose` turns that block of
+    [rows, columns] into [columns, rows]. The block goes to rows [dst_row, ...) of destination matrix `dst_batch`.
+    `repeat` does this `repeat` times: repetition r reads from `src_row + r * repeat_src_row` and writes to matrix
+    `dst_batch + r * repeat_dst_batch`, row `dst_row + r * repeat_dst_row`; that is how heads are told apart.
+    In a `kt.expert_bank` the slot has one matrix per expert and every piece is applied to each of them.
+    `compiler/weights/recipe.h` has the C++ form.
+  }];
+  let parameters = (ins
+    StringRefParameter<"slot of ModelDesc, by name">:$slot,
+    "uint64_t":$rows,
+    DefaultValuedParameter<"uint64_t", "0">:$src_row,
+    DefaultValuedParameter<"uint64_t", "1">:$row_step,
+    DefaultValuedParameter<"bool", "false">:$transpose,
+    DefaultValuedParameter<"uint64_t", "0">:$dst_batch,
+    DefaultValuedParameter<"uint64_t", "0">:$dst_row,
+    DefaultValuedParameter<"uint64_t", "1">:$repeat,
+    DefaultValuedParameter<"uint64_t", "0">:$repeat_src_row,
+    DefaultValuedParameter<"uint64_t", "0">:$repeat_dst_batch,
+    DefaultValuedParameter<"uint64_t", "0">:$repeat_dst_row);
+  let assemblyFormat = "`<` struct(params) `>`";
+  let genVerifyDecl = 1;
+}
+def Kt_RecipeAttr : TypedArrayAttrBase<Kt_PieceAttr, "array of #kt.piece">;
+
+// --------------------------------------------------------------------------------------------------------- modules, places
+
+def Kt_ModuleAttr : Kt_Attr<"Module", "module"> {
+  let summary = "the checkpoint's module that an op belongs to";
+  let description = [{
+    What policy rules match: class and dotted name. `layer` is absent outside the decoder layers. The additions of a layer
+    belong to the module whose output they add.
+  }];
+  let parameters = (ins EnumParameter<Kt_ModuleClass>:$cls, StringRefParameter<"dotted name">:$name,
+                        DefaultValuedParameter<"int64_t", "-1">:$layer);
+  let assemblyFormat = "`<` $cls $name (`layer` $layer^)? `>`";
+}
+
+def Kt_PlaceAttr : Kt_Attr<"Place", "place"> {
+  let summary = "where an op runs and in which formats";
+  let description = [{
+    `weights` is the format of the matrices that the op multiplies by, `activations` the one its left operands are taken in.
+    Weights and banks say the same about their bytes in their own `device` and `format`; vectors (norm weights, biases) keep
+    the checkpoint's precision whatever the op's place says.
+  }];
+  let parameters = (ins StringRefParameter<"\"cpu\", \"cuda:0\"">:$device, StringRefParameter<"a format">:$weights,
+                        StringRefParameter<"a format">:$activations);
+  let assemblyFormat = "`<` $device `,` `weights` `=` $weights `,` `activations` `=` $activations `>`";
+}
+
+def Kt_RopeAttr : Kt_Attr<"Rope", "rope"> {
+  let summary = "rotary embedding, resolved to numbers";
+  let description = [{
+    Element pairs turn by `position * inv_freq[i]`; cosine and sine are both multiplied by `factor`. `inv_freq` has one
+    value per pair, so the rotated width is twice its length.
+  }];
+  let parameters = (ins EnumParameter<Kt_RopeStyle>:$style, "::mlir::FloatAttr":$factor,
+                        "::mlir::DenseF32ArrayAttr":$inv_freq);
+  let assemblyFormat = "`<` $style `,` `factor` `=` $factor `,` `inv_freq` `=` $inv_freq `>`";
+  let genVerifyDecl = 1;
+  let extraClassDeclaration = [{
+    int64_t getDim() const { return 2 * static_cast<int64_t>(getInvFreq().size()); }
+  }];
+}
+
+// ------------------------------------------------------------------------------------------------------------------ caches
+
+def Kt_PartAttr : Kt_Attr<"Part", "part"> {
+  let summary = "one array of a cache page";
+  let description = "`width` elements per head and token: \"k\" and \"v\" for grouped queries, \"latent\" and \"rope\" for MLA.";
+  let parameters = (ins StringRefParameter<"name">:$name, "uint64_t":$heads, "uint64_t":$width);
+  let assemblyFormat = "`<` $name `heads` `=` $heads `,` `width` `=` $width `>`";
+}
+def Kt_PartsAttr : TypedArrayAttrBase<Kt_PartAttr, "array of #kt.part">;
+
+// ----------------------------------------------------------------------------------------------------------- entries, memory
+
+def Kt_BoundsAttr : Kt_Attr<"Bounds", "bounds"> {
+  let summary = "the largest value of each symbol in an entry";
+  let parameters = (ins "uint64_t":$tokens, "uint64_t":$rows, "uint64_t":$sequences);
+  let assemblyFormat = "`<` struct(params) `>`";
+  let genVerifyDecl = 1;
+  let extraClassDeclaration = [{
+    uint64_t of(Dim dim) const {
+      return dim == Dim::tokens ? getTokens() : dim == Dim::rows ? getRows() : getSequences();
+    }
+  }];
+}
+
+def Kt_BufferAttr : Kt_Attr<"Buffer", "buffer"> {
+  let summary = "a range of a device's arena, for the length of a live range";
+  let description = [{
+    Row r starts at `offset + r * row_bytes` of the arena. `bytes` is the size at the symbol's bound. A workspace has no
+    rows: its columns and row_bytes are 0 and its dimension says nothing.
+  }];
+  let parameters = (ins StringRefParameter<"for people">:$name, StringRefParameter<"device">:$device,
+                        EnumParameter<Kt_BufferRole>:$role, EnumParameter<Kt_Dim>:$dim,
+                        StringRefParameter<"a format">:$format, "uint64_t":$columns, "uint64_t":$row_bytes,
+                        "uint64_t":$offset, "uint64_t":$bytes);
+  let assemblyFormat = "`<` struct(params) `>`";
+}
+def Kt_BuffersAttr : TypedArrayAttrBase<Kt_BufferAttr, "array of #kt.buffer">;
+
+def Kt_ViewAttr : Kt_Attr<"View", "view"> {
+  let summary = "columns [column, column + columns) of every row of a buffer";
+  let parameters = (ins "uint64_t":$buffer, "uint64_t":$column, "uint64_t":$columns);
+  let assemblyFormat = "`<` $buffer `[` $column `,` $columns `]` `>`";
+}
+def Kt_ViewsAttr : TypedArrayAttrBase<Kt_ViewAttr, "array of #kt.view">;
+
+// ---------------------------------------------------------------------------------------------------------- facts of a module
+
+def Kt_ModelAttr : Kt_Attr<"Model", "model"> {
+  let summary = "facts of the model that no op carries";
+  let parameters = (ins
+    StringRefParameter<"folder of the checkpoint">:$name, StringRefParameter<"family file">:$family,
+    StringRefParameter<"architecture">:$architecture,
+    "uint64_t":$hidden, "uint64_t":$vocab, "uint64_t":$layers, "uint64_t":$max_positions,
+    DefaultValuedParameter<"int64_t", "-1">:$bos_token,
+    OptionalParameter<"::mlir::DenseI32ArrayAttr">:$stop_tokens,
+    OptionalParameter<"::mlir::DictionaryAttr", "sampling defaults that the checkpoint states">:$sampling);
+  let assemblyFormat = "`<` struct(params) `>`";
+}
+
+def Kt_DeviceAttr : Kt_Attr<"Device", "device"> {
+  let summary = "a device that the module uses, with the size of its arena";
+  let parameters = (ins StringRefParameter<"\"cpu\", \"cuda:0\"">:$name, "uint64_t":$arena);
+  let assemblyFormat = "`<` $name `,` `arena` `=` $arena `>`";
+}
+def Kt_DevicesAttr : TypedArrayAttrBase<Kt_DeviceAttr, "array of #kt.device">;
+
+def Kt_AccountAttr : Kt_Attr<"Account", "account"> {
+  let summary = "one line of the memory account";
+  let parameters = (ins StringRefParameter<"device">:$device, StringRefParameter<"weights, kv-cache or arena">:$category,
+                        StringRefParameter<"which one">:$name, "uint64_t":$bytes);
+  let assemblyFormat = "`<` $device $category $name `=` $bytes `>`";
+}
+def Kt_AccountsAttr : TypedArrayAttrBase<Kt_AccountAttr, "array of #kt.account">;
+
+#endif

@@ -1,0 +1,3 @@
+// Everything, for one run of mlir-tblgen.
+include "dialects/kt/KtSymbols.td"
+include "dialects/kt/KtSteps.td"

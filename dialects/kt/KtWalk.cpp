@@ -1,0 +1,45 @@
+#include "dialects/kt/KtWalk.h"
+
+namespace ktc::kt {
+
+std::optional<Phase> phaseOf(mlir::ModuleOp module) {
+  auto phase = module->getAttrOfType<PhaseAttr>(kPhase);
+  return phase ? std::optional(phase.getValue()) : std::nullopt;
+}
+
+void setPhase(mlir::ModuleOp module, Phase phase) { module->setAttr(kPhase, PhaseAttr::get(module.getContext(), phase)); }
+
+ModelAttr modelOf(mlir::ModuleOp module) { return module->getAttrOfType<ModelAttr>(kModel); }
+
+std::string stepName(StepOpInterface step) {
+  mlir::Operation* op = step;
+  if (auto linear = llvm::dyn_cast<LinearOp>(op)) return linear.getWeight().str();
+  std::string name = step.getModule().getName().str();
+  if (llvm::isa<AddOp>(op)) return name + ".add";
+  if (llvm::isa<SelectRowsOp>(op)) return name + ".select_rows";
+  if (llvm::isa<SampleOp>(op)) return name + ".sample";
+  // the norms inside an attention block are told apart by their weight
+  if (auto norm = llvm::dyn_cast<NormOp>(op)) return norm.getWeight().str();
+  return name;
+}
+
+std::string locationText(mlir::Location location) {
+  std::string text;
+  location->walk([&](mlir::Location at) {
+    auto line = llvm::dyn_cast<mlir::FileLineColLoc>(at);
+    if (!line) return mlir::WalkResult::advance();
+    llvm::StringRef file = line.getFilename().getValue();
+    text = file.substr(file.rfind('/') + 1).str() + ":" + std::to_string(line.getLine());
+    return mlir::WalkResult::interrupt();
+  });
+  return text;
+}
+
+mlir::Location withRule(mlir::Location location, llvm::StringRef file, int line, int column) {
+  mlir::MLIRContext* context = location.getContext();
+  mlir::Location rule = mlir::NameLoc::get(mlir::StringAttr::get(context, "rule"),
+                                           mlir::FileLineColLoc::get(context, file, line, column));
+  return mlir::FusedLoc::get(context, {location, rule});
+}
+
+}  // namespace ktc::kt
