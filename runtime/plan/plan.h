@@ -50,7 +50,7 @@ Status verify_weights(const OpenPlan& plan, void (*progress)(void*, std::uint64_
 std::string dump(const planfb::PlanT& plan);
 // Lines that differ between two dumps, with - and +; empty when equal.
 std::string diff(const planfb::PlanT& before, const planfb::PlanT& after);
-// Bytes per device, category, format and module class.
+// Bytes per device by category, and its weights by format and by name with layer numbers replaced by *.
 std::string sizes(const planfb::PlanT& plan);
 
 std::uint64_t digest64(std::span<const std::byte> bytes);  // XXH3-64

@@ -1,26 +1,85 @@
-// verify_plan: meaning. Each part is in a file of its own; the first failure is the one reported.
-#include "runtime/plan/plan.h"
+// verify_plan: meaning, in the order in which later parts rely on earlier ones. The first failure is the one reported.
+#include "runtime/plan/verify.h"
+
+#include <fmt/format.h>
 
 namespace ktc::plan {
+namespace detail {
+
+Status wrong(std::string place, std::string what, std::string found, std::string expected) {
+  return make_error(StatusCode::data_corrupt, {std::move(place), std::move(what), std::move(found), std::move(expected),
+                                               "compile the model again"});
+}
+
+std::string shown(std::string_view name) {
+  constexpr std::size_t kLongest = 120;
+  return name.size() <= kLongest ? fmt::format("\"{}\"", name) : fmt::format("\"{}...\"", name.substr(0, kLongest));
+}
+
+std::string item(std::string_view vector, std::size_t index, std::string_view name) {
+  return fmt::format("{}[{}] {}", vector, index, shown(name));
+}
+
+std::string number(std::uint64_t value) {
+  return fmt::format("{}", value);
+}
+std::string bytes_text(std::uint64_t value) {
+  return fmt::format("{} bytes", value);
+}
+std::string real(float value) {
+  return fmt::format("{}", value);
+}
+
+Status check_index(const std::string& place, std::string what, std::uint64_t index, std::size_t size,
+                   std::string_view vector) {
+  if (index < size) return {};
+  return wrong(place, std::move(what), index == kNone ? "none" : number(index),
+               fmt::format("an index in {} of {} items", vector, size));
+}
+
+std::optional<std::uint64_t> product(std::initializer_list<std::uint64_t> factors) {
+  std::uint64_t result = 1;
+  for (std::uint64_t factor : factors)
+    if (__builtin_mul_overflow(result, factor, &result)) return std::nullopt;
+  return result;
+}
+
+std::optional<std::uint64_t> sum(std::optional<std::uint64_t> a, std::optional<std::uint64_t> b) {
+  std::uint64_t result = 0;
+  if (!a || !b || __builtin_add_overflow(*a, *b, &result)) return std::nullopt;
+  return result;
+}
+
+std::optional<std::uint64_t> cache_bytes(const planfb::CacheT& cache) {
+  const auto width = static_cast<std::uint64_t>(format_bits(static_cast<Format>(cache.format)) / 8);
+  std::optional<std::uint64_t> page = 0;
+  for (const auto& part : cache.parts) page = sum(page, product({part->heads, cache.page_tokens, part->width, width}));
+  return page ? product({cache.layers, cache.pages, *page}) : std::nullopt;
+}
+
+bool is_plain_file_name(std::string_view name) {
+  if (name.empty() || name.size() > 255 || name == "." || name == ".." || name == "plan.ktp") return false;
+  for (char c : name)
+    if (c == '/' || c == '\\' || static_cast<unsigned char>(c) < 0x20 || c == 0x7f) return false;
+  return true;
+}
+
+const planfb::WeightT& storage_of(const planfb::PlanT& plan, const planfb::WeightT& weight) {
+  return weight.source == planfb::WeightSource::alias ? *plan.weights[weight.alias_of] : weight;
+}
+
 namespace {
 
-constexpr const char* kCompileAgain = "compile the model again";
-
-// A plan that was read has none of these; one that was built in memory may.
+// A plan that was read has no missing items; one that was built in memory may.
 template <typename T>
-Status check_present(const std::vector<std::unique_ptr<T>>& items, const char* name) {
+Status check_present(const std::vector<std::unique_ptr<T>>& items, const std::string& name) {
   for (std::size_t i = 0; i < items.size(); ++i)
-    if (items[i] == nullptr)
-      return make_error(StatusCode::data_corrupt, {std::string(name) + "[" + std::to_string(i) + "]",
-                                                   "the item is missing", "", "", kCompileAgain});
+    if (items[i] == nullptr) return wrong(fmt::format("{}[{}]", name, i), "the item is missing", "", "");
   return {};
 }
 
-}  // namespace
-
-Status verify_plan(const planfb::PlanT& plan) {
-  if (plan.model == nullptr)
-    return make_error(StatusCode::data_corrupt, {"model", "the item is missing", "", "", kCompileAgain});
+Status verify_presence(const planfb::PlanT& plan) {
+  if (plan.model == nullptr) return wrong("model", "the item is missing", "", "");
   KTC_RETURN_IF_ERROR(check_present(plan.devices, "devices"));
   KTC_RETURN_IF_ERROR(check_present(plan.account, "account"));
   KTC_RETURN_IF_ERROR(check_present(plan.weight_files, "weight_files"));
@@ -29,7 +88,28 @@ Status verify_plan(const planfb::PlanT& plan) {
   KTC_RETURN_IF_ERROR(check_present(plan.caches, "caches"));
   KTC_RETURN_IF_ERROR(check_present(plan.entries, "entries"));
   KTC_RETURN_IF_ERROR(check_present(plan.text_files, "text_files"));
+  for (const auto& cache : plan.caches)
+    KTC_RETURN_IF_ERROR(check_present(cache->parts, "cache " + shown(cache->name) + ": parts"));
+  for (const auto& entry : plan.entries) {
+    KTC_RETURN_IF_ERROR(check_present(entry->buffers, "entry " + shown(entry->name) + ": buffers"));
+    KTC_RETURN_IF_ERROR(check_present(entry->steps, "entry " + shown(entry->name) + ": steps"));
+  }
   return {};
+}
+
+}  // namespace
+}  // namespace detail
+
+Status verify_plan(const planfb::PlanT& plan) {
+  KTC_RETURN_IF_ERROR(detail::verify_presence(plan));
+  KTC_RETURN_IF_ERROR(detail::verify_model(plan));
+  KTC_RETURN_IF_ERROR(detail::verify_devices(plan));
+  KTC_RETURN_IF_ERROR(detail::verify_files(plan));
+  KTC_RETURN_IF_ERROR(detail::verify_weight_table(plan));
+  KTC_RETURN_IF_ERROR(detail::verify_ropes(plan));
+  KTC_RETURN_IF_ERROR(detail::verify_caches(plan));
+  KTC_RETURN_IF_ERROR(detail::verify_account(plan));
+  return detail::verify_entries(plan);
 }
 
 }  // namespace ktc::plan

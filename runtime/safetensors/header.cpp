@@ -72,7 +72,9 @@ Status check_overlaps(std::string_view name, const Header& header) {
   items.reserve(header.tensors.size());
   for (const auto& item : header.tensors)
     if (item.second.bytes != 0) items.push_back(&item);
-  std::stable_sort(items.begin(), items.end(), [](Item a, Item b) { return a->second.offset < b->second.offset; });
+  std::sort(items.begin(), items.end(), [](Item a, Item b) {
+    return a->second.offset != b->second.offset ? a->second.offset < b->second.offset : a->first < b->first;
+  });
   for (std::size_t i = 1; i < items.size(); ++i) {
     const TensorInfo &before = items[i - 1]->second, &after = items[i]->second;
     if (before.offset + before.bytes > after.offset)

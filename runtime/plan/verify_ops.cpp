@@ -1,0 +1,106 @@
+// The rules of each op (plan.fbs states them beside the op), and the dispatch to those that have a file of their own.
+// Values are f32 throughout: kernels read and write nothing else yet (runtime/kernels/cpu/kernels.h).
+#include <fmt/format.h>
+
+#include "runtime/plan/step_check.h"
+#include "runtime/plan/verify.h"
+
+namespace ktc::plan::detail {
+
+using namespace planfb;
+
+namespace {
+
+Status embed(const EntrySite& site, std::size_t index, const EmbedOpT& op) {
+  StepCheck c(site, index);
+  if (!c.operands(1, 1)) return c.take();
+  const ModelT& model = *site.plan.model;
+  c.input_has_role(0, BufferRole::ids);
+  c.output_is(0, Format::f32, Symbol::tokens, model.hidden_size);
+  c.weight_is("w", c.weight("w", op.w), 1, model.vocab_size, model.hidden_size);
+  return c.take();
+}
+
+Status norm(const EntrySite& site, std::size_t index, const NormOpT& op) {
+  StepCheck c(site, index);
+  if (!c.operands(1, 1)) return c.take();
+  const std::uint64_t columns = c.input(0).columns();
+  c.check(is_member(op.kind), "kind", number(static_cast<std::uint64_t>(op.kind)), "rms");
+  c.input_is(0, Format::f32, c.symbol_of_input(0), columns);
+  c.output_is(0, Format::f32, c.symbol_of_input(0), columns);
+  c.vector_weight("w", op.w, columns, false);
+  c.epsilon("eps", op.eps);
+  return c.take();
+}
+
+Status linear(const EntrySite& site, std::size_t index, const LinearOpT& op) {
+  StepCheck c(site, index);
+  if (!c.operands(1, 1)) return c.take();
+  const WeightT* w = c.weight("w", op.w);
+  if (w == nullptr) return c.take();
+  c.weight_is("w", w, 1, w->rows, w->columns);
+  c.input_is(0, Format::f32, c.symbol_of_input(0), w->columns);
+  c.output_is(0, Format::f32, c.symbol_of_input(0), w->rows);
+  c.vector_weight("w_bias", op.w_bias, w->rows, true);
+  return c.take();
+}
+
+Status add(const EntrySite& site, std::size_t index) {
+  StepCheck c(site, index);
+  const std::size_t inputs = c.step().inputs.size();
+  c.check(inputs >= 2 && c.step().outputs.size() == 1, "operands",
+          fmt::format("{} inputs, {} outputs", inputs, c.step().outputs.size()), "at least 2 inputs, 1 output");
+  if (!c.ok()) return c.take();
+  for (std::size_t i = 0; i < inputs; ++i) c.input_is(i, Format::f32, c.symbol_of_input(0), c.input(0).columns());
+  c.output_is(0, Format::f32, c.symbol_of_input(0), c.input(0).columns());
+  return c.take();
+}
+
+Status select_rows(const EntrySite& site, std::size_t index) {
+  StepCheck c(site, index);
+  if (!c.operands(2, 1)) return c.take();
+  c.input_is(0, Format::f32, Symbol::tokens, c.input(0).columns());
+  c.input_has_role(1, BufferRole::output_rows);
+  c.output_is(0, Format::f32, Symbol::rows, c.input(0).columns());
+  return c.take();
+}
+
+Status sample(const EntrySite& site, std::size_t index) {
+  StepCheck c(site, index);
+  if (!c.operands(1, 1)) return c.take();
+  c.input_has_role(0, BufferRole::logits);
+  if (c.ok()) c.input_is(0, Format::f32, Symbol::rows, site.plan.model->vocab_size);
+  c.output_has_role(0, BufferRole::next_ids);
+  return c.take();
+}
+
+}  // namespace
+
+Status verify_op(const EntrySite& site, std::size_t index) {
+  const OpUnion& op = site.entry.steps[index]->op;
+  if (op.type == Op::NONE || !is_member(op.type) || op.value == nullptr)
+    return wrong(site.place(index), "op",
+                 op.type == Op::NONE || is_member(op.type) ? "none" : number(static_cast<std::uint64_t>(op.type)),
+                 "an op that this ktc has");
+  if ((op.type == Op::SampleOp) != (site.entry.kind == EntryKind::sample))
+    return wrong(site.place(index), "op",
+                 fmt::format("{} in a {} entry", EnumNameOp(op.type), EnumNameEntryKind(site.entry.kind)),
+                 "SampleOp in sample entries, and there alone");
+  switch (op.type) {
+    case Op::EmbedOp: return embed(site, index, *op.AsEmbedOp());
+    case Op::NormOp: return norm(site, index, *op.AsNormOp());
+    case Op::LinearOp: return linear(site, index, *op.AsLinearOp());
+    case Op::GqaOp:
+    case Op::MlaOp: return verify_attention(site, index);
+    case Op::RouteOp:
+    case Op::ExpertsOp:
+    case Op::MlpOp: return verify_experts(site, index);
+    case Op::AddOp: return add(site, index);
+    case Op::SelectRowsOp: return select_rows(site, index);
+    case Op::SampleOp: return sample(site, index);
+    case Op::NONE: break;
+  }
+  return {};
+}
+
+}  // namespace ktc::plan::detail
