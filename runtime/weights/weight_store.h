@@ -1,6 +1,7 @@
 // The weights of an open plan, by index, as pointers into memory-mapped files.
 //
 // mmap residency: opening costs milliseconds and no memory; the first pass over a weight reads it from disk.
+// A file that is cut short after open() cannot be survived: its pages are gone (SIGBUS). open() compares all lengths first.
 // splat weights get one page-aligned anonymous block filled once; alias weights share their target's pointer.
 // Ownership: pointers live as long as the store. Threading: immutable after open.
 #pragma once
@@ -38,6 +39,12 @@ class WeightStore {
   static Expected<std::unique_ptr<WeightStore>> open(std::shared_ptr<const plan::OpenPlan> plan, bool populate,
                                                      Progress progress = {});
   ~WeightStore();
+  WeightStore(const WeightStore&) = delete;
+  WeightStore& operator=(const WeightStore&) = delete;
+
+  // What open() does for `populate`, later: the caller may have cheaper ways to fail first. Fails when a file shrank meanwhile.
+  Status populate(Progress progress = {});
+
   const WeightView& operator[](std::uint32_t index) const { return views_[index]; }
   std::uint64_t mapped_bytes() const { return mapped_bytes_; }
 

@@ -1,0 +1,211 @@
+#include "runtime/weights/weight_store.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "runtime/weights/host_memory.h"
+
+#ifndef MADV_POPULATE_READ  // Linux 5.14; older C libraries lack the name
+#define MADV_POPULATE_READ 22
+#endif
+
+namespace ktc::weights {
+namespace {
+
+using planfb::WeightSource;
+
+constexpr const char* kCompileAgain = "restore the file, or compile the model again";
+constexpr std::size_t kPopulateSlice = std::size_t{64} << 20;  // several progress reports per second on any disk
+
+struct FileDescriptor {
+  explicit FileDescriptor(int number) : fd(number) {}
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
+  ~FileDescriptor() {
+    if (fd >= 0) close(fd);
+  }
+  int fd;
+};
+
+Status corrupt(std::string place, std::string what, std::string found, std::string expected) {
+  return make_error(StatusCode::data_corrupt,
+                    {std::move(place), std::move(what), std::move(found), std::move(expected), kCompileAgain});
+}
+
+// Opens the file and compares its length: it may have changed since the plan was opened, and a mapping beyond the end of a file
+// kills the process at its first touch.
+Expected<void*> map_file(const std::filesystem::path& path, std::uint64_t bytes) {
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.fd < 0) {
+    const int error = errno;
+    return make_error(error == ENOENT ? StatusCode::not_found : StatusCode::io_error,
+                      {path.string(), "cannot open the weight file", std::strerror(error), "", kCompileAgain});
+  }
+  struct stat status = {};
+  if (fstat(file.fd, &status) != 0)
+    return make_error(StatusCode::io_error, {path.string(), "cannot read the length", std::strerror(errno), "", ""});
+  if (!S_ISREG(status.st_mode)) return corrupt(path.string(), "not a plain file", "", "");
+  if (static_cast<std::uint64_t>(status.st_size) != bytes)
+    return corrupt(path.string(), "wrong length", std::to_string(status.st_size) + " bytes", std::to_string(bytes) + " bytes");
+  if (bytes == 0) return static_cast<void*>(nullptr);
+  void* address = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.fd, 0);
+  if (address == MAP_FAILED) {
+    return make_error(StatusCode::io_error, {path.string(), "cannot map " + std::to_string(bytes) + " bytes",
+                                             std::strerror(errno), "", "check the limit on address space (ulimit -v)"});
+  }
+  madvise(address, bytes, MADV_HUGEPAGE);  // honoured by tmpfs and some file systems; a hint
+  return address;
+}
+
+template <typename Element>
+void fill_rows(std::byte* data, const WeightView& view, Element value) {
+  const std::uint64_t rows = view.batch * view.rows;
+  for (std::uint64_t r = 0; r < rows; ++r) {
+    std::byte* row = data + r * view.row_bytes;
+    for (std::uint64_t c = 0; c < view.columns; ++c) std::memcpy(row + c * sizeof(Element), &value, sizeof(Element));
+  }
+}
+
+// The padding of each row stays zero, as in a weight file.
+Status fill_splat(std::byte* data, const WeightView& view, float value, const std::string& name) {
+  switch (view.format) {
+    case Format::f32: fill_rows(data, view, value); return {};
+    case Format::bf16: fill_rows(data, view, f32_to_bf16(value)); return {};
+    default: break;
+  }
+  return make_error(StatusCode::unsupported, {name, "splat weights have no such format", std::string(to_string(view.format)),
+                                              "f32 or bf16", ""});
+}
+
+// Shape, format and length agree; the sizes that later code multiplies do not overflow.
+Expected<WeightView> make_view(const planfb::WeightT& weight) {
+  WeightView view;
+  view.format = static_cast<Format>(weight.format);
+  view.packing = static_cast<Packing>(weight.packing);
+  if (!is_valid(view.format) || !is_valid(view.packing))
+    return corrupt(weight.name, "unknown format or packing",
+                   std::to_string(weight.format) + ", " + std::to_string(weight.packing), "");
+  const auto bytes = packed_bytes(view.format, view.packing, weight.batch, weight.rows, weight.columns);
+  if (!bytes || *bytes != weight.bytes)
+    return corrupt(weight.name, "length and shape disagree", std::to_string(weight.bytes) + " bytes",
+                   bytes ? std::to_string(*bytes) + " bytes" : "less than 2^64 bytes");
+  view.batch = weight.batch;
+  view.rows = weight.rows;
+  view.columns = weight.columns;
+  view.row_bytes = packed_row_bytes(view.format, view.packing, weight.columns);
+  return view;
+}
+
+// Reads [address, address + bytes) into memory and maps it, so that no later access faults.
+Status populate_slice(const std::byte* address, std::size_t bytes, const std::filesystem::path& path, std::uint64_t length) {
+  void* start = const_cast<std::byte*>(address);
+  while (madvise(start, bytes, MADV_POPULATE_READ) != 0) {
+    if (errno == EINTR || errno == EAGAIN) continue;
+    if (errno != EINVAL)
+      return make_error(StatusCode::io_error, {path.string(), "cannot read the weights", std::strerror(errno), "", kCompileAgain});
+    // An older kernel: touch each page, after a look at the length because a page beyond the end would be fatal.
+    struct stat status = {};
+    if (stat(path.c_str(), &status) != 0 || static_cast<std::uint64_t>(status.st_size) < length)
+      return corrupt(path.string(), "the file shrank while it was read", std::to_string(status.st_size) + " bytes",
+                     std::to_string(length) + " bytes");
+    for (std::size_t offset = 0; offset < bytes; offset += 4096) {
+      [[maybe_unused]] const volatile std::byte touched = *static_cast<const volatile std::byte*>(address + offset);
+    }
+    return {};
+  }
+  return {};
+}
+
+}  // namespace
+
+WeightStore::~WeightStore() {
+  for (const Mapping& mapping : mappings_)
+    if (mapping.address != nullptr) munmap(mapping.address, mapping.bytes);
+}
+
+Expected<std::unique_ptr<WeightStore>> WeightStore::open(std::shared_ptr<const plan::OpenPlan> plan, bool populate,
+                                                         Progress progress) {
+  std::unique_ptr<WeightStore> store(new WeightStore);
+  store->plan_ = plan;
+  const planfb::PlanT& p = plan->plan;
+
+  std::uint64_t splat_bytes = 0;
+  for (const auto& weight : p.weights) {
+    KTC_ASSIGN_OR_RETURN(WeightView view, make_view(*weight));
+    store->views_.push_back(view);
+    if (weight->source == WeightSource::splat && __builtin_add_overflow(splat_bytes, weight->bytes, &splat_bytes))
+      splat_bytes = UINT64_MAX;
+  }
+  if (splat_bytes != 0)
+    KTC_RETURN_IF_ERROR(check_available(splat_bytes, "splat weights", "use a machine with more memory, or let layers share "
+                                                                      "one weight (alias)"));
+
+  // Files first: mappings_[i] belongs to weight_files[i] until the splat blocks follow.
+  for (const auto& file : p.weight_files) {
+    KTC_ASSIGN_OR_RETURN(void* address, map_file(plan->folder / file->path, file->bytes));
+    store->mappings_.push_back({address, file->bytes});
+    store->mapped_bytes_ += file->bytes;
+  }
+  for (std::size_t i = 0; i < p.weights.size(); ++i) {
+    const planfb::WeightT& weight = *p.weights[i];
+    WeightView& view = store->views_[i];
+    if (weight.source == WeightSource::file) {
+      if (weight.file >= p.weight_files.size())
+        return corrupt(weight.name, "unknown weight file", std::to_string(weight.file),
+                       "less than " + std::to_string(p.weight_files.size()));
+      const Mapping& mapping = store->mappings_[weight.file];
+      if (weight.offset > mapping.bytes || weight.bytes > mapping.bytes - weight.offset)
+        return corrupt(weight.name, "the weight ends behind its file", std::to_string(weight.bytes) + " bytes at " +
+                       std::to_string(weight.offset), "at most " + std::to_string(mapping.bytes) + " bytes");
+      view.data = static_cast<const std::byte*>(mapping.address) + weight.offset;
+    } else if (weight.source == WeightSource::splat && weight.bytes != 0) {
+      void* address = mmap(nullptr, weight.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (address == MAP_FAILED)
+        return make_error(StatusCode::resource_exhausted, {weight.name, "the system refuses the memory", std::strerror(errno),
+                                                           std::to_string(weight.bytes) + " bytes", ""});
+      store->mappings_.push_back({address, weight.bytes});
+      madvise(address, weight.bytes, MADV_HUGEPAGE);
+      KTC_RETURN_IF_ERROR(fill_splat(static_cast<std::byte*>(address), view, weight.splat_value, weight.name));
+      view.data = static_cast<const std::byte*>(address);
+    }
+  }
+  for (std::size_t i = 0; i < p.weights.size(); ++i) {
+    const planfb::WeightT& weight = *p.weights[i];
+    if (weight.source != WeightSource::alias) continue;
+    const std::uint32_t target = weight.alias_of;
+    if (target >= p.weights.size() || p.weights[target]->source == WeightSource::alias)
+      return corrupt(weight.name, "alias of a weight that has no bytes", std::to_string(target), "a file or splat weight");
+    if (p.weights[target]->bytes < weight.bytes)
+      return corrupt(weight.name, "alias of a smaller weight", std::to_string(p.weights[target]->bytes) + " bytes",
+                     std::to_string(weight.bytes) + " bytes");
+    store->views_[i].data = store->views_[target].data;
+  }
+  if (populate) KTC_RETURN_IF_ERROR(store->populate(progress));
+  return store;
+}
+
+Status WeightStore::populate(Progress progress) {
+  std::uint64_t done = 0;
+  const auto& files = plan_->plan.weight_files;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const Mapping& mapping = mappings_[i];
+    for (std::size_t offset = 0; offset < mapping.bytes; offset += kPopulateSlice) {
+      if (progress.report != nullptr) progress.report(progress.context, done, mapped_bytes_);
+      const std::size_t bytes = std::min(kPopulateSlice, mapping.bytes - offset);
+      KTC_RETURN_IF_ERROR(populate_slice(static_cast<const std::byte*>(mapping.address) + offset, bytes,
+                                         plan_->folder / files[i]->path, mapping.bytes));
+      done += bytes;
+    }
+  }
+  if (progress.report != nullptr) progress.report(progress.context, done, mapped_bytes_);
+  return {};
+}
+
+}  // namespace ktc::weights
