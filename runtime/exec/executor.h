@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "runtime/base/cpu_features.h"
@@ -17,11 +18,22 @@
 
 namespace ktc::exec {
 
+// Told about each step that ran, by the thread that called run(). No clock is read without one.
+struct StepObserver {
+  // entry: index in Plan.entries; step: index in its steps; name: Step.name; wall-clock nanoseconds.
+  void (*report)(void* context, std::uint32_t entry, std::uint32_t step, std::string_view name,
+                 std::uint64_t nanoseconds) = nullptr;
+  void* context = nullptr;
+};
+
 struct ExecutorOptions {
   int threads = 0;                       // 0: one per physical core in the affinity mask, at most the cgroup quota
   IsaLevel isa = IsaLevel::best;
   bool populate = false;                 // read all weights at open
   weights::Progress progress;
+  StepObserver observer;
+  // [model.layers][model.experts] or empty: run() adds the number of tokens routed to each expert. Must outlive the executor.
+  std::span<std::uint64_t> expert_counts;
 };
 
 // One sequence's part of a step: `ids` follow the `position` tokens that are already in its pages.

@@ -1,0 +1,302 @@
+#include "runtime/exec/executor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <new>
+#include <string>
+
+#include "runtime/exec/cpu_count.h"
+#include "runtime/exec/resolve.h"
+#include "runtime/weights/host_memory.h"
+
+namespace ktc::exec {
+namespace {
+
+using weights::HostBlock;
+
+Status misuse(StatusCode code, std::size_t sequence, std::string what, std::string found, std::string expected,
+              std::string remedy = "") {
+  return make_error(code, {"sequence " + std::to_string(sequence), std::move(what), std::move(found), std::move(expected),
+                           std::move(remedy)});
+}
+
+class CpuExecutor final : public Executor {
+ public:
+  static Expected<std::unique_ptr<Executor>> create(std::shared_ptr<const plan::OpenPlan> plan, const ExecutorOptions& options);
+
+  Expected<StepResult> run(std::span<const StepSequence> sequences) override;
+
+  StepLimits extend_limits() const override { return limits(false); }
+  StepLimits decode_limits() const override { return limits(true); }
+  std::uint32_t page_tokens() const override { return cache().page_tokens; }
+  std::uint32_t page_count() const override { return cache().pages; }
+  std::uint32_t tokens_per_sequence() const override { return cache().tokens_per_sequence; }
+  const plan::OpenPlan& plan() const override { return *plan_; }
+  int threads() const override { return workers_->threads(); }
+  IsaLevel isa() const override { return kernels_.level; }
+
+ private:
+  const planfb::CacheT& cache() const { return *plan_->plan.caches[0]; }
+  StepLimits limits(bool decode) const;
+  Status allocate();
+  Status check(std::span<const StepSequence> sequences) const;
+  Expected<const Program*> choose(std::span<const StepSequence> sequences) const;
+  void fill_inputs(const Program& program, std::span<const StepSequence> sequences);
+  void fill_ropes();
+  void run_steps(const Program& program) const;
+
+  std::shared_ptr<const plan::OpenPlan> plan_;
+  ExecutorOptions options_;
+  kernels::KernelSet kernels_ = {};
+  std::unique_ptr<Workers> workers_;
+  std::unique_ptr<weights::WeightStore> weights_;
+  HostBlock arena_;
+  std::vector<HostBlock> caches_;
+  HostBlock rope_values_;
+  Memory memory_;
+  std::vector<Program> programs_;
+  std::vector<Token> tokens_;
+  std::vector<std::uint32_t> longest_first_, busy_experts_;
+  StepState state_;
+};
+
+constexpr const char* kSmaller =
+    "compile with a smaller kv_cache.tokens, kv_cache.sequences or batch.chunk, or free some memory";
+
+std::uint64_t add_saturated(std::uint64_t a, std::uint64_t b) {
+  std::uint64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
+}
+
+// The arena, the caches, the rope tables and splat weights are all that this process touches beyond the weight files. Their
+// sum is compared with what there is before any of it is allocated.
+Status CpuExecutor::allocate() {
+  const planfb::PlanT& p = plan_->plan;
+  const std::uint64_t arena = p.devices[0]->arena_bytes;
+  std::uint64_t cache = 0, splat = 0, rope = 0;
+  std::uint32_t most_tokens = 0;
+  for (const auto& entry : p.entries) most_tokens = std::max(most_tokens, entry->max_tokens);
+  for (const auto& c : p.caches) cache = add_saturated(cache, *kv_cache_bytes(*c));
+  for (const auto& w : p.weights)
+    if (w->source == planfb::WeightSource::splat) splat = add_saturated(splat, w->bytes);
+  for (const auto& r : p.ropes) rope += std::uint64_t{2} * most_tokens * r->inv_freq.size() * sizeof(float);
+  std::string what = "arena of " + std::to_string(arena) + " bytes and KV cache of " + std::to_string(cache) + " bytes";
+  if (splat != 0) what += " and splat weights of " + std::to_string(splat) + " bytes";
+  KTC_RETURN_IF_ERROR(weights::check_available(add_saturated(add_saturated(arena, cache), add_saturated(splat, rope)), what,
+                                               kSmaller));
+
+  KTC_ASSIGN_OR_RETURN(arena_, HostBlock::allocate(arena, "arena"));
+  memory_.arena = arena_.data();
+  for (const auto& c : p.caches) {
+    KTC_ASSIGN_OR_RETURN(HostBlock block, HostBlock::allocate(*kv_cache_bytes(*c), "KV cache " + c->name));
+    memory_.caches.push_back(block.data());
+    caches_.push_back(std::move(block));
+  }
+  KTC_ASSIGN_OR_RETURN(rope_values_, HostBlock::allocate(rope, "rope tables"));
+  float* values = reinterpret_cast<float*>(rope_values_.data());
+  for (const auto& r : p.ropes) {
+    RopeTable table;
+    table.inv_freq = r->inv_freq.data();
+    table.half = r->inv_freq.size();
+    table.factor = static_cast<double>(r->factor);
+    table.interleaved = r->style == planfb::RopeStyle::interleaved;
+    table.cos = values;
+    table.sin = values + most_tokens * table.half;
+    values += std::size_t{2} * most_tokens * table.half;
+    memory_.ropes.push_back(table);
+  }
+  tokens_.resize(most_tokens);
+  longest_first_.resize(most_tokens);
+  return {};
+}
+
+Expected<std::unique_ptr<Executor>> CpuExecutor::create(std::shared_ptr<const plan::OpenPlan> plan,
+                                                        const ExecutorOptions& options) {
+  const planfb::PlanT& p = plan->plan;
+  KTC_RETURN_IF_ERROR(check_runnable(p));
+  const CpuFeatures& features = host_cpu_features();
+  const auto levels = kernels::available_levels(features);
+  if (options.isa != IsaLevel::best && std::find(levels.begin(), levels.end(), options.isa) == levels.end()) {
+    std::string names;
+    for (const IsaLevel level : levels) names += (names.empty() ? "" : ", ") + std::string(to_string(level));
+    return make_error(StatusCode::incompatible, {"ISA level", "this machine does not run it",
+                                                 std::string(to_string(options.isa)), "one of " + names + ", best", ""});
+  }
+  const std::uint64_t counts = std::uint64_t{p.model->layers} * p.model->experts;
+  if (!options.expert_counts.empty() && options.expert_counts.size() != counts)
+    return make_error(StatusCode::invalid_argument, {"expert counts", "wrong size", std::to_string(options.expert_counts.size()),
+                                                     std::to_string(counts), ""});
+
+  auto executor = std::make_unique<CpuExecutor>();
+  executor->plan_ = std::move(plan);
+  executor->options_ = options;
+  executor->kernels_ = kernels::select_kernels(features, options.isa);
+  KTC_RETURN_IF_ERROR(executor->allocate());
+  executor->memory_.expert_counts = options.expert_counts;
+  KTC_ASSIGN_OR_RETURN(executor->weights_, weights::WeightStore::open(executor->plan_, false));
+  KTC_ASSIGN_OR_RETURN(executor->programs_,
+                       resolve(executor->plan_->plan, *executor->weights_, executor->kernels_, executor->memory_));
+  std::size_t experts = 0;
+  for (const Program& program : executor->programs_)
+    for (const Step& step : program.steps)
+      if (const auto* bank = std::get_if<ExpertsStep>(&step)) experts = std::max(experts, bank->experts);
+  executor->busy_experts_.resize(experts);
+  KTC_ASSIGN_OR_RETURN(executor->workers_,
+                       Workers::create(options.threads > 0 ? options.threads : default_thread_count()));
+  if (options.populate) KTC_RETURN_IF_ERROR(executor->weights_->populate(options.progress));
+  executor->state_.workers = executor->workers_.get();
+  executor->state_.token = executor->tokens_.data();
+  executor->state_.longest_first = executor->longest_first_.data();
+  executor->state_.busy_experts = executor->busy_experts_.data();
+  return std::unique_ptr<Executor>(std::move(executor));
+}
+
+StepLimits CpuExecutor::limits(bool decode) const {
+  StepLimits most = {0, 0, 0};
+  for (const Program& program : programs_)  // ascending
+    if (program.decode == decode) most = {program.max_tokens, program.max_rows, program.max_sequences};
+  return most;
+}
+
+Status CpuExecutor::check(std::span<const StepSequence> sequences) const {
+  const std::uint32_t vocabulary = plan_->plan.model->vocab_size;
+  if (sequences.empty())
+    return make_error(StatusCode::invalid_argument, {"step", "no sequences", "0", "at least 1", ""});
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    const StepSequence& s = sequences[i];
+    if (s.ids.empty()) return misuse(StatusCode::invalid_argument, i, "no ids", "0", "at least 1");
+    for (const std::int32_t id : s.ids)
+      if (id < 0 || static_cast<std::uint32_t>(id) >= vocabulary)
+        return misuse(StatusCode::invalid_argument, i, "id outside the vocabulary", std::to_string(id),
+                      "0 to " + std::to_string(vocabulary - 1), "use the tokenizer of this plan");
+    if (s.logits_from > s.ids.size())
+      return misuse(StatusCode::invalid_argument, i, "logits from behind the last id", std::to_string(s.logits_from),
+                    "at most " + std::to_string(s.ids.size()));
+    const std::uint64_t end = std::uint64_t{s.position} + s.ids.size();
+    if (end > tokens_per_sequence())
+      return misuse(StatusCode::invalid_argument, i, "longer than the KV cache", std::to_string(end) + " tokens",
+                    "at most " + std::to_string(tokens_per_sequence()), "compile with a larger kv_cache.tokens");
+    const std::uint64_t needed = (end + page_tokens() - 1) / page_tokens();
+    if (s.pages.size() < needed)
+      return misuse(StatusCode::invalid_argument, i, "too few pages for " + std::to_string(end) + " tokens",
+                    std::to_string(s.pages.size()), "at least " + std::to_string(needed));
+    for (std::uint64_t page = 0; page < needed; ++page)
+      if (s.pages[page] >= page_count())
+        return misuse(StatusCode::invalid_argument, i, "page outside the pool", std::to_string(s.pages[page]),
+                      "less than " + std::to_string(page_count()));
+  }
+  return {};
+}
+
+Expected<const Program*> CpuExecutor::choose(std::span<const StepSequence> sequences) const {
+  std::uint64_t tokens = 0, rows = 0;
+  bool decode = true;
+  for (const StepSequence& s : sequences) {
+    tokens += s.ids.size();
+    rows += s.ids.size() - s.logits_from;
+    decode = decode && s.ids.size() == 1 && s.logits_from == 0;
+  }
+  const auto fits = [&](const Program& p) {
+    return tokens <= p.max_tokens && rows <= p.max_rows && sequences.size() <= p.max_sequences;
+  };
+  if (decode)
+    for (const Program& p : programs_)
+      if (p.decode && fits(p)) return &p;
+  for (const Program& p : programs_)
+    if (!p.decode && fits(p)) return &p;
+
+  const StepLimits most = extend_limits();
+  const auto too_many = [](const char* what, std::uint64_t found, std::uint32_t limit) {
+    return make_error(StatusCode::resource_exhausted, {"step", std::string("too many ") + what, std::to_string(found),
+                                                       "at most " + std::to_string(limit), "cut the step into smaller ones"});
+  };
+  if (tokens > most.max_tokens) return too_many("tokens", tokens, most.max_tokens);
+  if (rows > most.max_rows) return too_many("rows of logits", rows, most.max_rows);
+  return too_many("sequences", sequences.size(), most.max_sequences);
+}
+
+void CpuExecutor::fill_inputs(const Program& program, std::span<const StepSequence> sequences) {
+  std::size_t t = 0, r = 0;
+  state_.prefill = false;
+  for (const StepSequence& s : sequences) {
+    if (s.ids.size() > 1) state_.prefill = true;
+    for (std::size_t i = 0; i < s.ids.size(); ++i, ++t) {
+      const std::uint32_t position = s.position + static_cast<std::uint32_t>(i);
+      tokens_[t] = {s.pages.data(), position};
+      longest_first_[t] = static_cast<std::uint32_t>(t);
+      for (const Ids& ids : program.ids) *ids.row(t) = s.ids[i];
+      for (const Ids& positions : program.positions) *positions.row(t) = static_cast<std::int32_t>(position);
+      if (i < s.logits_from) continue;
+      for (const Ids& output_rows : program.output_rows) *output_rows.row(r) = static_cast<std::int32_t>(t);
+      ++r;
+    }
+  }
+  state_.tokens = t;
+  state_.rows = r;
+  std::sort(longest_first_.begin(), longest_first_.begin() + static_cast<std::ptrdiff_t>(t),
+            [this](std::uint32_t a, std::uint32_t b) {
+              return tokens_[a].position != tokens_[b].position ? tokens_[a].position > tokens_[b].position : a < b;
+            });
+}
+
+// In double: a float product of position and frequency is off by 1e-3 radians at position 32768.
+void CpuExecutor::fill_ropes() {
+  for (const RopeTable& rope : memory_.ropes) {
+    workers_->parallel_for(state_.tokens, 64, [&](std::size_t begin, std::size_t end) {
+      for (std::size_t t = begin; t < end; ++t) {
+        for (std::size_t i = 0; i < rope.half; ++i) {
+          const double angle = static_cast<double>(tokens_[t].position) * static_cast<double>(rope.inv_freq[i]);
+          rope.cos[t * rope.half + i] = static_cast<float>(std::cos(angle) * rope.factor);
+          rope.sin[t * rope.half + i] = static_cast<float>(std::sin(angle) * rope.factor);
+        }
+      }
+    });
+  }
+}
+
+void CpuExecutor::run_steps(const Program& program) const {
+  const auto run_one = [this](const Step& step) {
+    std::visit([this](const auto& s) { run_step(s, state_); }, step);
+  };
+  const StepObserver& observer = options_.observer;
+  if (observer.report == nullptr) {
+    for (const Step& step : program.steps) run_one(step);
+    return;
+  }
+  using Clock = std::chrono::steady_clock;
+  for (std::size_t i = 0; i < program.steps.size(); ++i) {
+    const Clock::time_point start = Clock::now();
+    run_one(program.steps[i]);
+    const auto time = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
+    observer.report(observer.context, program.entry, static_cast<std::uint32_t>(i), program.names[i],
+                    static_cast<std::uint64_t>(time));
+  }
+}
+
+Expected<StepResult> CpuExecutor::run(std::span<const StepSequence> sequences) {
+  KTC_RETURN_IF_ERROR(check(sequences));
+  KTC_ASSIGN_OR_RETURN(const Program* program, choose(sequences));
+  workers_->enter([&] {
+    fill_inputs(*program, sequences);
+    fill_ropes();
+    run_steps(*program);
+  });
+  StepResult result;
+  result.logits = program->logits.data;
+  result.row_stride = program->logits.stride;
+  result.rows = static_cast<std::uint32_t>(state_.rows);
+  return result;
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<Executor>> Executor::open(std::shared_ptr<const plan::OpenPlan> plan, const ExecutorOptions& options) {
+  try {
+    return CpuExecutor::create(std::move(plan), options);
+  } catch (const std::bad_alloc&) {
+    return make_error(StatusCode::resource_exhausted, {"executor", "not enough memory for its tables", "", "", kSmaller});
+  }
+}
+
+}  // namespace ktc::exec

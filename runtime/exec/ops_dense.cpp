@@ -1,0 +1,91 @@
+// Embed, Norm, Linear, Mlp, Add, SelectRows: one row of the output depends on one row of the input.
+#include <cstring>
+
+#include "runtime/exec/matmul_phase.h"
+
+namespace ktc::exec {
+
+void run_step(const EmbedStep& s, const StepState& state) {
+  row_phase(*state.workers, state.tokens, s.out.columns, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t t = begin; t < end; ++t)
+      s.load(s.w.data + static_cast<std::size_t>(*s.ids.row(t)) * s.w.row_bytes, s.out.columns, s.out.row(t));
+  });
+}
+
+void run_step(const NormStep& s, const StepState& state) {
+  row_phase(*state.workers, state.count(s.of_rows), s.x.columns, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t r = begin; r < end; ++r) s.norm(s.x.row(r), s.w, s.eps, s.x.columns, s.out.row(r));
+  });
+}
+
+void run_step(const LinearStep& s, const StepState& state) {
+  matmul_phase(*state.workers, state.count(s.of_rows), s.w.rows, s.w.columns, s.w.row_bytes,
+               [&](std::size_t m, std::size_t m_end, std::size_t n, std::size_t n_end) {
+                 kernels::MatmulArgs args = {};
+                 args.x = s.x.row(m);
+                 args.x_stride = s.x.stride;
+                 args.w = s.w.data;
+                 args.w_row_bytes = s.w.row_bytes;
+                 args.bias = s.bias;
+                 args.y = s.out.row(m);
+                 args.y_stride = s.out.stride;
+                 args.m = m_end - m;
+                 args.k = s.w.columns;
+                 args.n_begin = n;
+                 args.n_end = n_end;
+                 s.matmul(args);
+               });
+}
+
+void run_step(const MlpStep& s, const StepState& state) {
+  const std::size_t rows = state.count(s.of_rows);
+  matmul_phase(*state.workers, rows, s.intermediate, s.gate_up.columns, 2 * s.gate_up.row_bytes,
+               [&](std::size_t m, std::size_t m_end, std::size_t n, std::size_t n_end) {
+                 kernels::MatmulArgs args = {};
+                 args.x = s.x.row(m);
+                 args.x_stride = s.x.stride;
+                 args.w = s.gate_up.data;
+                 args.w_row_bytes = s.gate_up.row_bytes;
+                 args.y = s.hidden + m * s.intermediate;
+                 args.y_stride = s.intermediate;
+                 args.m = m_end - m;
+                 args.k = s.gate_up.columns;
+                 args.n_begin = n;
+                 args.n_end = n_end;
+                 s.gate_up_fn(args, s.intermediate);
+               });
+  matmul_phase(*state.workers, rows, s.down.rows, s.intermediate, s.down.row_bytes,
+               [&](std::size_t m, std::size_t m_end, std::size_t n, std::size_t n_end) {
+                 kernels::MatmulArgs args = {};
+                 args.x = s.hidden + m * s.intermediate;
+                 args.x_stride = s.intermediate;
+                 args.w = s.down.data;
+                 args.w_row_bytes = s.down.row_bytes;
+                 args.y = s.out.row(m);
+                 args.y_stride = s.out.stride;
+                 args.m = m_end - m;
+                 args.k = s.intermediate;
+                 args.n_begin = n;
+                 args.n_end = n_end;
+                 s.matmul(args);
+               });
+}
+
+void run_step(const AddStep& s, const StepState& state) {
+  row_phase(*state.workers, state.count(s.of_rows), s.count * s.out.columns, [&](std::size_t begin, std::size_t end) {
+    const float* inputs[AddStep::kMostInputs];
+    for (std::size_t r = begin; r < end; ++r) {
+      for (std::size_t i = 0; i < s.count; ++i) inputs[i] = s.inputs[i].row(r);
+      s.add(inputs, s.count, s.out.columns, s.out.row(r));
+    }
+  });
+}
+
+void run_step(const SelectRowsStep& s, const StepState& state) {
+  row_phase(*state.workers, state.rows, s.out.columns, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t r = begin; r < end; ++r)
+      std::memcpy(s.out.row(r), s.x.row(static_cast<std::size_t>(*s.output_rows.row(r))), s.out.columns * sizeof(float));
+  });
+}
+
+}  // namespace ktc::exec

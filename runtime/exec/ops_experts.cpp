@@ -1,0 +1,152 @@
+// Route and Experts.
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/exec/matmul_phase.h"
+
+namespace ktc::exec {
+
+void run_step(const RouteStep& s, const StepState& state) {
+  matmul_phase(*state.workers, state.tokens, s.experts, s.w.columns, s.w.row_bytes,
+               [&](std::size_t m, std::size_t m_end, std::size_t n, std::size_t n_end) {
+                 kernels::MatmulArgs args = {};
+                 args.x = s.x.row(m);
+                 args.x_stride = s.x.stride;
+                 args.w = s.w.data;
+                 args.w_row_bytes = s.w.row_bytes;
+                 args.y = s.logits + m * s.experts;
+                 args.y_stride = s.experts;
+                 args.m = m_end - m;
+                 args.k = s.w.columns;
+                 args.n_begin = n;
+                 args.n_end = n_end;
+                 s.matmul(args);
+               });
+  row_phase(*state.workers, state.tokens, 8 * s.experts, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t t = begin; t < end; ++t) {
+      kernels::RouteArgs args = {};
+      args.logits = s.logits + t * s.experts;
+      args.bias = s.bias;
+      args.experts = s.experts;
+      args.top_k = s.top_k;
+      args.groups = s.groups;
+      args.topk_groups = s.topk_groups;
+      args.sigmoid = s.sigmoid;
+      args.normalise = s.normalise;
+      args.scale = s.scale;
+      args.ids = s.ids.row(t);
+      args.weights = s.weights.row(t);
+      kernels::route_token(args);
+    }
+  });
+}
+
+namespace {
+
+// Counting sort of the (token, k) pairs by expert; within an expert pairs stay in token order. Fills pair_token, pair_weight,
+// first and active; returns the number of active experts. An id outside the bank (logits were NaN) gets no pair.
+std::size_t sort_pairs(const ExpertsStep& s, std::size_t tokens) {
+  std::fill_n(s.first, s.experts + 1, 0u);
+  const auto valid = [&s](std::int32_t id) { return static_cast<std::uint32_t>(id) < s.experts; };
+  for (std::size_t t = 0; t < tokens; ++t)
+    for (std::size_t k = 0; k < s.top_k; ++k)
+      if (const std::int32_t id = s.ids.row(t)[k]; valid(id)) ++s.first[id + 1];
+  std::size_t active = 0;
+  for (std::size_t e = 0; e < s.experts; ++e) {
+    if (s.first[e + 1] != 0) s.active[active++] = static_cast<std::uint32_t>(e);
+    if (s.activations != nullptr) s.activations[e] += s.first[e + 1];
+    s.first[e + 1] += s.first[e];
+  }
+  // Place with first[e] as the cursor of e; afterwards first[e] is where e + 1 begins, so shift back.
+  for (std::size_t t = 0; t < tokens; ++t) {
+    for (std::size_t k = 0; k < s.top_k; ++k) {
+      const std::int32_t id = s.ids.row(t)[k];
+      if (!valid(id)) continue;
+      const std::uint32_t pair = s.first[id]++;
+      s.pair_token[pair] = static_cast<std::uint32_t>(t);
+      s.pair_weight[pair] = s.weights.row(t)[k];
+    }
+  }
+  for (std::size_t e = s.experts; e > 0; --e) s.first[e] = s.first[e - 1];
+  s.first[0] = 0;
+  return active;
+}
+
+}  // namespace
+
+void run_step(const ExpertsStep& s, const StepState& state) {
+  const std::size_t tokens = state.tokens, threads = static_cast<std::size_t>(state.workers->threads());
+  if (tokens == 0) return;
+  const std::size_t active = sort_pairs(s, tokens);
+  const auto pairs_of = [&s](std::uint32_t e) { return std::size_t{s.first[e + 1] - s.first[e]}; };
+
+  // Gate and up: one expert and one block of intermediate columns per item, experts with many tokens first.
+  if (active != 0) {
+    std::uint32_t* busiest = state.busy_experts;
+    std::copy_n(s.active, active, busiest);
+    if (active < tokens * s.top_k)
+      std::sort(busiest, busiest + active, [&](std::uint32_t a, std::uint32_t b) {
+        return pairs_of(a) != pairs_of(b) ? pairs_of(a) > pairs_of(b) : a < b;
+      });
+    const std::size_t depth = s.gate_up.columns;
+    const std::size_t step = column_block(s.intermediate, 2 * s.gate_up.row_bytes, active, threads);
+    const std::size_t column_blocks = blocks(s.intermediate, step);
+    const std::size_t rows_each = blocks(tokens * s.top_k, active);
+    const std::size_t grain = claim_grain(2 * rows_each * step * depth);
+    state.workers->parallel_for(active * column_blocks, grain, [&](std::size_t begin, std::size_t end) {
+      for (std::size_t item = begin; item < end; ++item) {
+        const std::uint32_t expert = busiest[item / column_blocks];
+        const std::size_t n = item % column_blocks * step, pairs = pairs_of(expert);
+        const std::size_t row_step = row_block(pairs, depth * sizeof(float));
+        for (std::size_t m = 0; m < pairs; m += row_step) {
+          const std::size_t pair = s.first[expert] + m;
+          kernels::MatmulArgs args = {};
+          args.x = s.x.data;
+          args.x_stride = s.x.stride;
+          args.x_rows = s.pair_token + pair;
+          args.w = s.gate_up.matrix(expert);
+          args.w_row_bytes = s.gate_up.row_bytes;
+          args.y = s.hidden + pair * s.intermediate;
+          args.y_stride = s.intermediate;
+          args.m = std::min(pairs, m + row_step) - m;
+          args.k = depth;
+          args.n_begin = n;
+          args.n_end = std::min(s.intermediate, n + step);
+          s.gate_up_fn(args, s.intermediate);
+        }
+      }
+    });
+  }
+
+  // Down: one block of output columns per item, for all tokens. Its owner adds the experts in ascending order, so each sum has
+  // one order whatever the neighbours and the workers.
+  const std::size_t columns = s.out.columns;
+  const std::size_t step = column_block(columns, s.down.row_bytes, 1, threads);
+  const std::size_t work = tokens * s.top_k * step * s.intermediate;
+  state.workers->parallel_for(blocks(columns, step), claim_grain(work), [&](std::size_t begin, std::size_t end) {
+    for (std::size_t item = begin; item < end; ++item) {
+      const std::size_t n = item * step, n_end = std::min(columns, n + step);
+      for (std::size_t t = 0; t < tokens; ++t) std::memset(s.out.row(t) + n, 0, (n_end - n) * sizeof(float));
+      for (std::size_t i = 0; i < active; ++i) {
+        const std::uint32_t expert = s.active[i];
+        const std::size_t pair = s.first[expert];
+        kernels::MatmulArgs args = {};
+        args.x = s.hidden + pair * s.intermediate;
+        args.x_stride = s.intermediate;
+        args.w = s.down.matrix(expert);
+        args.w_row_bytes = s.down.row_bytes;
+        args.y = s.out.data;
+        args.y_stride = s.out.stride;
+        args.y_rows = s.pair_token + pair;
+        args.scale = s.pair_weight + pair;
+        args.m = pairs_of(expert);
+        args.k = s.intermediate;
+        args.n_begin = n;
+        args.n_end = n_end;
+        s.matmul(args);
+      }
+    }
+  });
+}
+
+}  // namespace ktc::exec

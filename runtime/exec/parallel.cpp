@@ -1,0 +1,99 @@
+#include "runtime/exec/parallel.h"
+
+#include <oneapi/tbb/global_control.h>
+#include <oneapi/tbb/parallel_for.h>
+#include <oneapi/tbb/partitioner.h>
+#include <oneapi/tbb/task_arena.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <string>
+
+namespace ktc::exec {
+
+struct Workers::Arena {
+  explicit Arena(int threads)
+      // more workers than CPUs are allowed when the user asks for them: tests do
+      : control(tbb::global_control::max_allowed_parallelism, static_cast<std::size_t>(threads)), arena(threads) {
+    arena.initialize();
+  }
+
+  // The loop that runs now. It lives here and not on the caller's stack, and both its ends are ordered by our own atomics:
+  // `next` publishes the fields to whoever claims, `left` publishes what a worker wrote to the caller.
+  Body body = nullptr;
+  const void* context = nullptr;
+  std::size_t count = 0, grain = 1;
+  alignas(64) std::atomic<std::size_t> next{0};  // range to claim
+  alignas(64) std::atomic<std::size_t> left{0};  // visits that ended
+  bool entered = false;
+
+  tbb::global_control control;
+  tbb::task_arena arena;
+
+  void drain() {
+    for (;;) {
+      const std::size_t range = next.fetch_add(1, std::memory_order_acq_rel);
+      if (range >= (count + grain - 1) / grain) break;
+      const std::size_t begin = range * grain;
+      body(context, begin, std::min(count, begin + grain));
+    }
+    left.fetch_add(1, std::memory_order_acq_rel);
+  }
+};
+
+Workers::~Workers() = default;
+
+Expected<std::unique_ptr<Workers>> Workers::create(int threads) {
+  std::unique_ptr<Workers> workers(new Workers);
+  workers->threads_ = std::max(1, threads);
+  if (workers->threads_ == 1) return workers;
+  try {
+    workers->arena_ = std::make_unique<Arena>(workers->threads_);
+  } catch (const std::exception& error) {
+    return make_error(StatusCode::resource_exhausted, {"workers", "cannot start " + std::to_string(threads) + " threads",
+                                                       error.what(), "", "ask for fewer threads"});
+  }
+  return workers;
+}
+
+void Workers::run(Body body, const void* context, std::size_t count, std::size_t grain) {
+  Arena& a = *arena_;
+  a.body = body;
+  a.context = context;
+  a.count = count;
+  a.grain = grain;
+  a.left.store(0, std::memory_order_relaxed);
+  a.next.store(0, std::memory_order_release);
+  const std::size_t visits = std::min(static_cast<std::size_t>(threads_), (count + grain - 1) / grain);
+  auto loop = [&a, visits] {
+    tbb::parallel_for(std::size_t{0}, visits, std::size_t{1}, [&a](std::size_t) { a.drain(); }, tbb::simple_partitioner());
+  };
+  try {
+    if (a.entered)
+      loop();
+    else
+      a.arena.execute(loop);
+  } catch (const std::exception&) {
+    // Only the scheduler's own allocations can fail here; it has stopped every visit by now, what is left is done alone.
+    a.drain();
+  }
+  a.left.load(std::memory_order_acquire);
+}
+
+void Workers::enter_arena(void (*body)(const void*), const void* context) {
+  Arena& a = *arena_;
+  bool done = false;
+  try {
+    a.arena.execute([&] {
+      a.entered = true;
+      done = true;
+      body(context);
+    });
+  } catch (const std::exception&) {
+    if (!done) body(context);  // could not enter: each parallel_for tries by itself
+  }
+  a.entered = false;
+}
+
+}  // namespace ktc::exec

@@ -1,0 +1,53 @@
+// The workers of one executor and the only way in which it runs anything in parallel.
+//
+// Work is claimed dynamically: which worker runs which range is open, so whatever runs here must not let its result depend on
+// it. One thread at a time calls enter() and parallel_for().
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "runtime/base/status.h"
+
+namespace ktc::exec {
+
+class Workers {
+ public:
+  // `threads` (at least 1) includes the calling thread. Errors: the system refuses threads or memory.
+  static Expected<std::unique_ptr<Workers>> create(int threads);
+  ~Workers();
+  Workers(const Workers&) = delete;
+  Workers& operator=(const Workers&) = delete;
+
+  int threads() const { return threads_; }
+
+  // Calls fn(begin, end) for disjoint ranges that cover [0, count) and returns when all are done: what the workers wrote is
+  // visible then. Ranges are `grain` long but for the last; all in one call where that is not worth a second worker.
+  // Low ranges are claimed first. fn must not throw and must not call parallel_for.
+  template <typename Fn>
+  void parallel_for(std::size_t count, std::size_t grain, const Fn& fn) {
+    if (count == 0) return;
+    if (threads_ == 1 || count <= grain) return fn(std::size_t{0}, count);
+    run([](const void* context, std::size_t begin, std::size_t end) { (*static_cast<const Fn*>(context))(begin, end); }, &fn,
+        count, grain);
+  }
+
+  // Runs fn() on this thread with the workers at hand: one entry per step makes each parallel_for inside it cheaper.
+  template <typename Fn>
+  void enter(const Fn& fn) {
+    if (threads_ == 1) return fn();
+    enter_arena([](const void* context) { (*static_cast<const Fn*>(context))(); }, &fn);
+  }
+
+ private:
+  struct Arena;
+  using Body = void (*)(const void* context, std::size_t begin, std::size_t end);
+  Workers() = default;
+  void run(Body body, const void* context, std::size_t count, std::size_t grain);
+  void enter_arena(void (*body)(const void*), const void* context);
+
+  int threads_ = 1;
+  std::unique_ptr<Arena> arena_;  // null for one thread
+};
+
+}  // namespace ktc::exec

@@ -1,0 +1,190 @@
+// A plan's entries as the executor runs them: every step a small struct of raw pointers, resolved once at open.
+//
+// Pointers go into the arena, the KV cache, the weight files and the per-step tables, all of which outlive the program.
+// Activations are f32; strides are in elements. No step looks anything up by name or index of the plan.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "runtime/exec/kv_layout.h"
+#include "runtime/exec/parallel.h"
+#include "runtime/kernels/cpu/kernels.h"
+
+namespace ktc::exec {
+
+// Row r at data + r * stride.
+template <typename T>
+struct Rows {
+  T* data = nullptr;
+  std::size_t stride = 0;
+  std::size_t columns = 0;
+  T* row(std::size_t r) const { return data + r * stride; }
+};
+using Matrix = Rows<float>;
+using Ids = Rows<std::int32_t>;
+
+// A packed [batch, rows, columns] weight.
+struct Weight {
+  const std::byte* data = nullptr;
+  std::size_t row_bytes = 0, rows = 0, columns = 0;
+  const std::byte* matrix(std::size_t b) const { return data + b * rows * row_bytes; }
+};
+
+// cos and sin of each token of the step, [tokens, half]; filled once per step for all layers that share the rope.
+struct RopeTable {
+  const float* inv_freq = nullptr;
+  std::size_t half = 0;
+  double factor = 1.0;
+  bool interleaved = false;
+  float* cos = nullptr;
+  float* sin = nullptr;
+};
+
+// A token of the step and the pages of its sequence.
+struct Token {
+  const std::uint32_t* pages = nullptr;
+  std::uint32_t position = 0;
+};
+
+// What changes from step to step.
+struct StepState {
+  Workers* workers = nullptr;
+  std::size_t tokens = 0, rows = 0;
+  const Token* token = nullptr;                 // [tokens]
+  const std::uint32_t* longest_first = nullptr;  // [tokens], by descending position
+  bool prefill = false;                         // some sequence brings several tokens
+  std::uint32_t* busy_experts = nullptr;        // [experts], scratch of the step that runs
+  std::size_t count(bool of_rows) const { return of_rows ? rows : tokens; }
+};
+
+struct EmbedStep {
+  Ids ids;
+  Weight w;
+  kernels::LoadFn load;
+  Matrix out;
+};
+struct NormStep {
+  Matrix x, out;
+  const float* w;
+  float eps;
+  kernels::RmsNormFn norm;
+  bool of_rows;
+};
+struct LinearStep {
+  Matrix x, out;
+  Weight w;
+  const float* bias;
+  kernels::MatmulFn matmul;
+  bool of_rows;
+};
+struct GqaStep {
+  Matrix q, k, v, out;
+  std::size_t heads, kv_heads, head_dim;
+  float scale, norm_eps;
+  const float* q_norm;  // or null
+  const float* k_norm;  // or null
+  const RopeTable* rope;
+  KvLayer layer;
+  KvPart k_part, v_part;
+  float* query;  // workspace [tokens, heads * head_dim]
+  kernels::RmsNormFn norm;
+  kernels::RopeFn rotate;
+  kernels::StoreFn store;
+  kernels::AttendFn attend;
+};
+struct MlaStep {
+  Matrix q, latent, k_rope, out;
+  std::size_t heads, nope_dim, rope_dim, v_dim, latent_dim;
+  float scale;
+  const RopeTable* rope;
+  Weight w_uk, w_uv;
+  KvLayer layer;
+  KvPart latent_part, rope_part;
+  float* query;    // workspace [tokens, heads, latent_dim + rope_dim]
+  float* context;  // workspace [tokens, heads, latent_dim]
+  kernels::MatmulFn matmul_uk, matmul_uv;
+  kernels::RopeFn rotate;
+  kernels::StoreFn store;
+  kernels::AttendFn attend;
+};
+struct RouteStep {
+  Matrix x, weights;
+  Ids ids;
+  Weight w;
+  const float* bias;  // or null
+  std::size_t experts, top_k, groups, topk_groups;
+  bool sigmoid, normalise;
+  float scale;
+  float* logits;  // workspace [tokens, experts]
+  kernels::MatmulFn matmul;
+};
+struct ExpertsStep {
+  Matrix x, weights, out;
+  Ids ids;
+  Weight gate_up, down;
+  std::size_t experts, top_k, intermediate;
+  float* hidden;               // workspace [tokens * top_k, intermediate], sorted by expert
+  std::uint32_t* pair_token;   // workspace [tokens * top_k]: the token of each sorted pair
+  std::uint32_t* active;       // workspace [tokens * top_k]: experts with tokens, ascending
+  std::uint32_t* first;        // workspace [experts + 1]: first sorted pair of each expert
+  float* pair_weight;          // workspace [tokens * top_k]
+  std::uint64_t* activations;  // [experts], added to; or null
+  kernels::GateUpFn gate_up_fn;
+  kernels::MatmulFn matmul;
+};
+struct MlpStep {
+  Matrix x, out;
+  Weight gate_up, down;
+  std::size_t intermediate;
+  float* hidden;  // workspace [rows, intermediate]
+  kernels::GateUpFn gate_up_fn;
+  kernels::MatmulFn matmul;
+  bool of_rows;
+};
+struct AddStep {
+  static constexpr std::size_t kMostInputs = 8;
+  std::array<Matrix, kMostInputs> inputs;
+  std::size_t count;
+  Matrix out;
+  kernels::AddFn add;
+  bool of_rows;
+};
+struct SelectRowsStep {
+  Matrix x, out;
+  Ids output_rows;
+};
+
+using Step = std::variant<EmbedStep, NormStep, LinearStep, GqaStep, MlaStep, RouteStep, ExpertsStep, MlpStep, AddStep,
+                          SelectRowsStep>;
+
+void run_step(const EmbedStep& step, const StepState& state);
+void run_step(const NormStep& step, const StepState& state);
+void run_step(const LinearStep& step, const StepState& state);
+void run_step(const GqaStep& step, const StepState& state);
+void run_step(const MlaStep& step, const StepState& state);
+void run_step(const RouteStep& step, const StepState& state);
+void run_step(const ExpertsStep& step, const StepState& state);
+void run_step(const MlpStep& step, const StepState& state);
+void run_step(const AddStep& step, const StepState& state);
+void run_step(const SelectRowsStep& step, const StepState& state);
+
+// A decode or extend entry.
+struct Program {
+  std::uint32_t entry = 0;  // index in Plan.entries
+  bool decode = false;
+  std::uint32_t max_tokens = 0, max_rows = 0, max_sequences = 0;
+  std::vector<Step> steps;
+  std::vector<std::string> names;  // of the steps, for observers
+  std::vector<Ids> ids, positions, output_rows;  // inputs; most entries have one of each at most
+  Matrix logits;
+};
+
+// Largest head or rope part that the attention steps take: their scratch lies on the stack.
+constexpr std::size_t kMostHeadWidth = 1024;
+
+}  // namespace ktc::exec
