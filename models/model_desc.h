@@ -10,6 +10,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -23,10 +24,10 @@ struct SourceLine {
 
 // ------------------------------------------------------------------------------------------------------ checkpoint tensors
 
-// Element types of checkpoint tensors that a family may use as they are.
-enum class TensorType : std::uint8_t { f32, bf16, f16 };
+// Element types of checkpoint tensors that a family may use as they are. `other` occurs in skipped tensors only.
+enum class TensorType : std::uint8_t { f32, bf16, f16, other };
 std::string_view to_string(TensorType type);
-int tensor_type_bytes(TensorType type);
+int tensor_type_bytes(TensorType type);  // 0 for other
 
 struct Tensor {
   std::string name;
@@ -49,7 +50,7 @@ struct TensorPiece {
 // Experts of a layer are one slot with batch = experts, whatever the storage in the checkpoint; gate and up of experts and
 // MLPs are one slot of 2 * intermediate rows, gate rows first.
 struct WeightSlot {
-  std::string name;            // dotted, unique: "model.layers.3.mlp.experts.gate_up", "model.layers.3.self_attn.q_proj"
+  std::string name;            // module name and role, unique: "model.layers.3.mlp.experts.gate_up", "model.norm.weight"
   std::uint64_t batch = 1;
   std::uint64_t rows = 1;
   std::uint64_t columns = 0;
@@ -154,6 +155,7 @@ struct SkippedTensors {
   std::string reason;          // "MTP layer, not used for generation"
   std::vector<std::uint32_t> tensors;
   std::uint64_t bytes = 0;
+  std::uint32_t layers = 0;    // distinct layer numbers among them; 0 where the names have none
 };
 
 struct SamplingDefaults {      // generation_config.json; unset where the file is silent
