@@ -1,0 +1,53 @@
+#include "tools/ktc/run_session.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "runtime/base/progress.h"
+#include "tools/ktc/run_output.h"
+
+namespace ktc::run {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+Expected<Session> open_plan(const Options& options) {
+  const auto start = std::chrono::steady_clock::now();
+  Session session;
+  KTC_ASSIGN_OR_RETURN(session.plan, plan::open_plan(options.plan));
+  session.load_seconds = seconds_since(start);
+  return session;
+}
+
+Status longer_than_cache(std::string place, std::string found, std::uint64_t most) {
+  return make_error(StatusCode::invalid_argument,
+                    {.place = std::move(place),
+                     .what = "longer than the KV cache",
+                     .found = std::move(found),
+                     .expected = fmt::format("at most {}", most),
+                     .remedy = "shorten it, or compile with a larger kv_cache.tokens in the policy"});
+}
+
+Status open_executor(const Options& options, Session& session) {
+  const auto start = std::chrono::steady_clock::now();
+  Progress progress("loading weights");
+  exec::ExecutorOptions settings;
+  settings.threads = options.threads;
+  settings.isa = options.isa;
+  settings.progress = {.report = Progress::report, .context = &progress};
+  KTC_ASSIGN_OR_RETURN(session.executor, exec::Executor::open(session.plan, settings));
+  progress.finish();
+  session.load_seconds += seconds_since(start);
+  const planfb::ModelT& model = session.model();
+  note(fmt::format("loaded {} ({}, {} layers) in {:.2f} s: {} thread{}, {}", model.name, model.family, model.layers,
+                   session.load_seconds, session.executor->threads(), session.executor->threads() == 1 ? "" : "s",
+                   to_string(session.executor->isa())));
+  return {};
+}
+
+}  // namespace ktc::run

@@ -1,0 +1,48 @@
+#include "tools/ktc/run_statistics.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/base/units.h"
+
+namespace ktc::run {
+
+Statistics collect_statistics(double load_seconds, const exec::Executor& executor, const exec::Throughput& throughput) {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return {.load_seconds = load_seconds,
+          .throughput = throughput,
+          .peak_memory_bytes = static_cast<std::uint64_t>(usage.ru_maxrss) * 1024,  // Linux counts KiB
+          .threads = executor.threads(),
+          .isa = std::string(to_string(executor.isa()))};
+}
+
+nlohmann::ordered_json to_json(const Statistics& s) {
+  return {{"load_seconds", s.load_seconds},
+          {"prompt_tokens", s.throughput.prompt_tokens},
+          {"prefill_tokens_per_second", s.throughput.prefill_tokens_per_second()},
+          {"decode_tokens", s.throughput.decode_tokens},
+          {"decode_tokens_per_second", s.throughput.decode_tokens_per_second()},
+          {"peak_memory_bytes", s.peak_memory_bytes},
+          {"threads", s.threads},
+          {"isa", s.isa}};
+}
+
+std::string to_text(const Statistics& s) {
+  std::string text = fmt::format("prefill {} tokens, {:.1f} tokens/s", s.throughput.prompt_tokens,
+                                 s.throughput.prefill_tokens_per_second());
+  if (s.throughput.decode_tokens > 0) {
+    text += fmt::format("; decode {} tokens, {:.1f} tokens/s", s.throughput.decode_tokens,
+                        s.throughput.decode_tokens_per_second());
+  }
+  return text + fmt::format("; load {:.2f} s; memory {}; {} thread{}, {}", s.load_seconds,
+                            format_bytes(s.peak_memory_bytes), s.threads, s.threads == 1 ? "" : "s", s.isa);
+}
+
+std::string to_line(const nlohmann::ordered_json& object) {
+  return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace ktc::run
