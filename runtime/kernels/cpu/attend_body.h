@@ -1,8 +1,8 @@
 // attend on vectors: blocks of 32 keys, all heads over a block while its keys and values are in cache.
 //
-// Blocks count from key 0, so a result depends on the context but neither on the paging nor on the other heads. Scores are
-// products as in matmul. A value sum is, per element, out * shrink + p_0 v_0 + p_1 v_1 + … with fused multiply-adds in the
-// order of the keys. Keys behind the context have p = 0 and are not read.
+// Blocks count from key 0, so a result depends on the context but neither on the paging nor on the other heads. Scores
+// are products as in matmul. A value sum is, per element, out * shrink + p_0 v_0 + p_1 v_1 + … with fused multiply-adds
+// in the order of the keys. Keys behind the context have p = 0 and are not read.
 #pragma once
 
 #include "runtime/kernels/cpu/matmul_body.h"
@@ -66,16 +66,15 @@ KTC_INLINE void score_tile(const AttendArgs& a, const KeyBlock<T>& block, const 
     accumulate(sum, q1, k1, a.width1);
     if (a.width2 != 0) accumulate(sum, q2, k2, a.width2);
     KTC_UNROLL for (int r = 0; r < Rows; ++r) {
-      KTC_UNROLL for (int c = 0; c < kColumns; c += 4)
-        _mm_storeu_ps(&s.score[h + r][j + c],
-                      _mm_mul_ps(scale, Vec::sum4(sum[r][c], sum[r][c + 1], sum[r][c + 2], sum[r][c + 3])));
+      KTC_UNROLL for (int c = 0; c < kColumns; c += 4) _mm_storeu_ps(
+          &s.score[h + r][j + c], _mm_mul_ps(scale, Vec::sum4(sum[r][c], sum[r][c + 1], sum[r][c + 2], sum[r][c + 3])));
     }
   }
 }
 
 template <typename T, int Rows>
-KTC_INLINE void score_rows(const AttendArgs& a, const KeyBlock<T>& block, const float* q, std::size_t h, std::size_t rows,
-                           HeadState& s) {
+KTC_INLINE void score_rows(const AttendArgs& a, const KeyBlock<T>& block, const float* q, std::size_t h,
+                           std::size_t rows, HeadState& s) {
   if (rows == Rows) return score_tile<T, Rows>(a, block, q, h, s);
   if constexpr (Rows > 1) score_rows<T, Rows - 1>(a, block, q, h, rows, s);
 }

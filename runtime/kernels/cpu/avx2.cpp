@@ -1,4 +1,5 @@
-// The avx2 level: the shared bodies on the vectors of vector_avx2.h. This file alone is compiled with the level's flags.
+// The avx2 level: the shared bodies on the vectors of vector_avx2.h. This file alone is compiled with the level's
+// flags.
 #include "runtime/kernels/cpu/vector_avx2.h"
 // the bodies come after the vectors that they are written in
 #include "runtime/kernels/cpu/attend_body.h"
@@ -7,10 +8,18 @@
 
 namespace ktc::kernels {
 
-void matmul_f32_avx2(const MatmulArgs& a) { multiply<MatmulTile<float>>(a, 0); }
-void matmul_bf16_avx2(const MatmulArgs& a) { multiply<MatmulTile<Bf16>>(a, 0); }
-void gate_up_f32_avx2(const MatmulArgs& a, std::size_t intermediate) { multiply<GateUpTile<float>>(a, intermediate); }
-void gate_up_bf16_avx2(const MatmulArgs& a, std::size_t intermediate) { multiply<GateUpTile<Bf16>>(a, intermediate); }
+void matmul_f32_avx2(const MatmulArgs& a) {
+  multiply<MatmulTile<float>>(a, 0);
+}
+void matmul_bf16_avx2(const MatmulArgs& a) {
+  multiply<MatmulTile<Bf16>>(a, 0);
+}
+void gate_up_f32_avx2(const MatmulArgs& a, std::size_t intermediate) {
+  multiply<GateUpTile<float>>(a, intermediate);
+}
+void gate_up_bf16_avx2(const MatmulArgs& a, std::size_t intermediate) {
+  multiply<GateUpTile<Bf16>>(a, intermediate);
+}
 
 void rms_norm_avx2(const float* x, const float* weight, float eps, std::size_t columns, float* out) {
   rms_norm(x, weight, eps, columns, out);
@@ -35,7 +44,11 @@ void load_bf16_avx2(const std::byte* src, std::size_t count, float* dst) {
   convert(reinterpret_cast<const Bf16*>(src), count, dst);
 }
 
-void attend_f32_avx2(const AttendArgs& a) { attend<float>(a); }
-void attend_bf16_avx2(const AttendArgs& a) { attend<Bf16>(a); }
+void attend_f32_avx2(const AttendArgs& a) {
+  attend<float>(a);
+}
+void attend_bf16_avx2(const AttendArgs& a) {
+  attend<Bf16>(a);
+}
 
 }  // namespace ktc::kernels

@@ -28,7 +28,9 @@ KTC_INLINE std::size_t balanced(std::size_t rows, std::size_t most) {
   return (rows + tiles - 1) / tiles;
 }
 
-KTC_INLINE std::size_t at_most(std::size_t value, std::size_t limit) { return value < limit ? value : limit; }
+KTC_INLINE std::size_t at_most(std::size_t value, std::size_t limit) {
+  return value < limit ? value : limit;
+}
 
 }  // namespace
 }  // namespace ktc::kernels

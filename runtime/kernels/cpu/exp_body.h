@@ -30,7 +30,9 @@ KTC_INLINE Vec::Reg silu(Vec::Reg x) {
   return Vec::mul(x, Vec::div(Vec::select_negative(x, t, one), Vec::add(one, t)));
 }
 
-KTC_INLINE __m128 silu4(__m128 x) { return Vec::low128(silu(Vec::from128(x))); }
+KTC_INLINE __m128 silu4(__m128 x) {
+  return Vec::low128(silu(Vec::from128(x)));
+}
 
 }  // namespace
 }  // namespace ktc::kernels

@@ -1,10 +1,10 @@
 // CPU kernels: single-threaded primitives on raw pointers. The executor cuts an op into ranges and calls these.
 //
-// A kernel allocates nothing, keeps no state, and calls nothing but its own code: any number of threads may run it at once.
-// Every argument struct states its equation. f32 activations, f32 accumulation. The order of every sum depends on the shape
-// of the row alone, never on how rows or columns were cut into ranges, so results do not depend on the number of threads
-// nor on the neighbours in a batch (m = 1 and m = 64 give the same bits for a row).
-// Strides are in elements for float arrays and in bytes for packed weights. Pointers need no alignment unless stated.
+// A kernel allocates nothing, keeps no state, and calls nothing but its own code: any number of threads may run it at
+// once. Every argument struct states its equation. f32 activations, f32 accumulation. The order of every sum depends on
+// the shape of the row alone, never on how rows or columns were cut into ranges, so results do not depend on the number
+// of threads nor on the neighbours in a batch (m = 1 and m = 64 give the same bits for a row). Strides are in elements
+// for float arrays and in bytes for packed weights. Pointers need no alignment unless stated.
 #pragma once
 
 #include <cstddef>
@@ -25,14 +25,14 @@ namespace ktc::kernels {
 struct MatmulArgs {
   const float* x;
   std::size_t x_stride;
-  const std::uint32_t* x_rows;   // [m] or null
-  const std::byte* w;            // row 0
+  const std::uint32_t* x_rows;  // [m] or null
+  const std::byte* w;           // row 0
   std::size_t w_row_bytes;
-  const float* bias;             // [rows of w] or null
+  const float* bias;  // [rows of w] or null
   float* y;
   std::size_t y_stride;
-  const std::uint32_t* y_rows;   // [m] or null
-  const float* scale;            // [m] or null: overwrite
+  const std::uint32_t* y_rows;  // [m] or null
+  const float* scale;           // [m] or null: overwrite
   std::size_t m, k, n_begin, n_end;
 };
 using MatmulFn = void (*)(const MatmulArgs&);
@@ -61,17 +61,17 @@ using LoadFn = void (*)(const std::byte* src, std::size_t count, float* dst);
 // Key j lies in page pages[j / page_tokens], slot j % page_tokens. GQA: k1 = k, width2 = 0, v = v.
 // MLA: k1 = latent, k2 = rope part, v = latent. Online softmax, pages in order.
 struct AttendArgs {
-  const float* q;                // [heads, q_stride]
+  const float* q;  // [heads, q_stride]
   std::size_t q_stride;
   std::size_t heads;
   std::size_t width1, width2, value_width;
-  const std::byte* cache;        // of this layer
-  const std::uint32_t* pages;    // page ids of the sequence
+  const std::byte* cache;      // of this layer
+  const std::uint32_t* pages;  // page ids of the sequence
   std::size_t page_bytes, page_tokens;
   std::size_t k1_offset, k2_offset, v_offset;  // bytes in a page; slots are width * sizeof(format) apart
-  std::size_t context;           // keys visible, at least 1
+  std::size_t context;                         // keys visible, at least 1
   float scale;
-  float* out;                    // [heads, out_stride]
+  float* out;  // [heads, out_stride]
   std::size_t out_stride;
 };
 using AttendFn = void (*)(const AttendArgs&);
@@ -79,33 +79,33 @@ using AttendFn = void (*)(const AttendArgs&);
 // Largest number of experts that route_token takes (its scores live on the stack).
 inline constexpr std::size_t kMaxExperts = 4096;
 
-// Routing of one token: top_k ids and weights from logits (models.md 1.5.2). Ids are in descending order of the selection
-// score, ties by the lower id. Scalar: E is small. Needs 1 <= top_k <= experts <= kMaxExperts and groups (0 or 1: none)
-// that divide experts. A group's score is the sum of its two best with sigmoid, its best with softmax. An expert with a NaN
-// score, or outside the kept groups, is chosen only when no other is left.
+// Routing of one token: top_k ids and weights from logits (models.md 1.5.2). Ids are in descending order of the
+// selection score, ties by the lower id. Scalar: E is small. Needs 1 <= top_k <= experts <= kMaxExperts and groups (0
+// or 1: none) that divide experts. A group's score is the sum of its two best with sigmoid, its best with softmax. An
+// expert with a NaN score, or outside the kept groups, is chosen only when no other is left.
 struct RouteArgs {
-  const float* logits;           // [experts]
-  const float* bias;             // [experts] or null
+  const float* logits;  // [experts]
+  const float* bias;    // [experts] or null
   std::size_t experts, top_k, groups, topk_groups;
-  bool sigmoid;                  // false: softmax over all experts
+  bool sigmoid;  // false: softmax over all experts
   bool normalise;
   float scale;
-  std::int32_t* ids;             // [top_k]
-  float* weights;                // [top_k]
+  std::int32_t* ids;  // [top_k]
+  float* weights;     // [top_k]
 };
 void route_token(const RouteArgs& args);
 
 // The kernels of one ISA level, resolved once per process. Never null after select_kernels.
 struct KernelSet {
   IsaLevel level;
-  MatmulFn matmul_f32, matmul_bf16;        // by the weights' format
+  MatmulFn matmul_f32, matmul_bf16;  // by the weights' format
   GateUpFn gate_up_f32, gate_up_bf16;
   RmsNormFn rms_norm;
   RopeFn rope;
   AddFn add;
   StoreFn store_f32, store_bf16;
   LoadFn load_f32, load_bf16;
-  AttendFn attend_f32, attend_bf16;        // by the cache's format
+  AttendFn attend_f32, attend_bf16;  // by the cache's format
 
   MatmulFn matmul(Format weights) const { return weights == Format::bf16 ? matmul_bf16 : matmul_f32; }
   GateUpFn gate_up(Format weights) const { return weights == Format::bf16 ? gate_up_bf16 : gate_up_f32; }

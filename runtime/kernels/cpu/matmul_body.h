@@ -1,8 +1,8 @@
 // matmul and gate_up on vectors.
 //
 // Order of a sum: lane l of one register adds the products k = l, l + W, l + 2W, … by fused multiply-adds, the last
-// partial vector with zeros behind; then Vec::sum4 adds the lanes as a tree. Every tile shape does exactly this for each of
-// its (row, column) pairs, so a result depends on neither the tile nor the neighbours that shared it.
+// partial vector with zeros behind; then Vec::sum4 adds the lanes as a tree. Every tile shape does exactly this for
+// each of its (row, column) pairs, so a result depends on neither the tile nor the neighbours that shared it.
 #pragma once
 
 #include "runtime/kernels/cpu/exp_body.h"
@@ -46,8 +46,8 @@ KTC_INLINE void products(const float* const (&x)[Rows], const T* const (&w)[Colu
   clear(sum);
   accumulate(sum, x, w, k);
   KTC_UNROLL for (int r = 0; r < Rows; ++r) {
-    KTC_UNROLL for (int g = 0; g < Columns / 4; ++g)
-      out[r][g] = Vec::sum4(sum[r][4 * g], sum[r][4 * g + 1], sum[r][4 * g + 2], sum[r][4 * g + 3]);
+    KTC_UNROLL for (int g = 0; g < Columns / 4; ++g) out[r][g] =
+        Vec::sum4(sum[r][4 * g], sum[r][4 * g + 1], sum[r][4 * g + 2], sum[r][4 * g + 3]);
   }
 }
 
@@ -65,8 +65,12 @@ KTC_INLINE void store4(float* p, __m128 v, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) p[i] = part[i];
 }
 
-KTC_INLINE std::size_t mapped(const std::uint32_t* rows, std::size_t m) { return rows != nullptr ? rows[m] : m; }
-KTC_INLINE float* y_row(const MatmulArgs& a, std::size_t m) { return a.y + mapped(a.y_rows, m) * a.y_stride; }
+KTC_INLINE std::size_t mapped(const std::uint32_t* rows, std::size_t m) {
+  return rows != nullptr ? rows[m] : m;
+}
+KTC_INLINE float* y_row(const MatmulArgs& a, std::size_t m) {
+  return a.y + mapped(a.y_rows, m) * a.y_stride;
+}
 
 // Writes four columns (n <= 4 of them valid) of one row.
 KTC_INLINE void finish(const MatmulArgs& a, std::size_t m, std::size_t column, std::size_t n, __m128 sum) {
@@ -92,8 +96,8 @@ struct MatmulTile {
     __m128 sum[Rows][Weights / 4];
     products(x, w, a.k, sum);
     KTC_UNROLL for (int r = 0; r < Rows; ++r) {
-      KTC_UNROLL for (int g = 0; g < Weights / 4; ++g)
-        if (valid > 4u * g) finish(a, m + r, n + 4 * g, at_most(valid - 4 * g, 4), sum[r][g]);
+      KTC_UNROLL for (int g = 0; g < Weights / 4; ++g) if (valid > 4u * g)
+          finish(a, m + r, n + 4 * g, at_most(valid - 4 * g, 4), sum[r][g]);
     }
   }
 };
@@ -127,7 +131,8 @@ struct GateUpTile {
 
 // `rows` (1 .. Vec::kTileRows) becomes a constant.
 template <typename Tile, int Rows, int Weights>
-KTC_INLINE void run_tile(const MatmulArgs& a, std::size_t intermediate, std::size_t m, std::size_t n, std::size_t rows) {
+KTC_INLINE void run_tile(const MatmulArgs& a, std::size_t intermediate, std::size_t m, std::size_t n,
+                         std::size_t rows) {
   if (rows == Rows) return Tile::template run<Rows, Weights>(a, intermediate, m, n);
   if constexpr (Rows > 1) run_tile<Tile, Rows - 1, Weights>(a, intermediate, m, n, rows);
 }

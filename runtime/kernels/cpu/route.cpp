@@ -1,6 +1,6 @@
-// Routing of one token: softmax and sigmoid routers with optional bias and group limit (reference formulas: deepseek_v2,
-// deepseek_v3, minimax_m2, softmax_topk). Scalar, because E is a few hundred, and one code for every ISA level, so that
-// the choice of experts does not depend on the machine.
+// Routing of one token: softmax and sigmoid routers with optional bias and group limit (reference formulas:
+// deepseek_v2, deepseek_v3, minimax_m2, softmax_topk). Scalar, because E is a few hundred, and one code for every ISA
+// level, so that the choice of experts does not depend on the machine.
 #include "runtime/kernels/cpu/kernels.h"
 #include "runtime/kernels/cpu/scalar_math.h"
 
@@ -10,7 +10,9 @@ namespace {
 constexpr float kMinusInfinity = -__builtin_inff();
 
 // A NaN would make the order of selection undefined.
-float ordered(float score) { return score == score ? score : kMinusInfinity; }
+float ordered(float score) {
+  return score == score ? score : kMinusInfinity;
+}
 
 void softmax(const float* logits, std::size_t count, float* out) {
   float top = kMinusInfinity;

@@ -38,9 +38,7 @@ KTC_INLINE void rms_norm(const float* x, const float* weight, float eps, std::si
   const Vec::Reg factor = Vec::set(1.0f / _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(mean + eps))));
   for_vectors(
       columns,
-      [=](std::size_t i) {
-        Vec::store(out + i, Vec::mul(Vec::mul(Vec::load(x + i), factor), Vec::load(weight + i)));
-      },
+      [=](std::size_t i) { Vec::store(out + i, Vec::mul(Vec::mul(Vec::load(x + i), factor), Vec::load(weight + i))); },
       [=](std::size_t i, std::size_t n) {
         Vec::store(out + i, Vec::mul(Vec::mul(Vec::load(x + i, n), factor), Vec::load(weight + i, n)), n);
       });

@@ -11,8 +11,12 @@ namespace {
 struct Bf16 {
   std::uint16_t bits;
 };
-float widen(float value) { return value; }
-float widen(Bf16 value) { return bf16_to_f32(value.bits); }
+float widen(float value) {
+  return value;
+}
+float widen(Bf16 value) {
+  return bf16_to_f32(value.bits);
+}
 
 struct Lanes {
   static constexpr std::size_t kCount = 8;
@@ -38,9 +42,15 @@ float dot(const float* x, const T* w, std::size_t k) {
   return lanes.sum();
 }
 
-std::size_t mapped(const std::uint32_t* rows, std::size_t m) { return rows != nullptr ? rows[m] : m; }
-const float* x_row(const MatmulArgs& a, std::size_t m) { return a.x + mapped(a.x_rows, m) * a.x_stride; }
-float* y_row(const MatmulArgs& a, std::size_t m) { return a.y + mapped(a.y_rows, m) * a.y_stride; }
+std::size_t mapped(const std::uint32_t* rows, std::size_t m) {
+  return rows != nullptr ? rows[m] : m;
+}
+const float* x_row(const MatmulArgs& a, std::size_t m) {
+  return a.x + mapped(a.x_rows, m) * a.x_stride;
+}
+float* y_row(const MatmulArgs& a, std::size_t m) {
+  return a.y + mapped(a.y_rows, m) * a.y_stride;
+}
 template <typename T>
 const T* w_row(const MatmulArgs& a, std::size_t n) {
   return reinterpret_cast<const T*>(a.w + n * a.w_row_bytes);
@@ -118,12 +128,24 @@ void attend(const AttendArgs& a) {
 
 }  // namespace
 
-void matmul_f32_scalar(const MatmulArgs& a) { matmul<float>(a); }
-void matmul_bf16_scalar(const MatmulArgs& a) { matmul<Bf16>(a); }
-void gate_up_f32_scalar(const MatmulArgs& a, std::size_t intermediate) { gate_up<float>(a, intermediate); }
-void gate_up_bf16_scalar(const MatmulArgs& a, std::size_t intermediate) { gate_up<Bf16>(a, intermediate); }
-void attend_f32_scalar(const AttendArgs& a) { attend<float>(a); }
-void attend_bf16_scalar(const AttendArgs& a) { attend<Bf16>(a); }
+void matmul_f32_scalar(const MatmulArgs& a) {
+  matmul<float>(a);
+}
+void matmul_bf16_scalar(const MatmulArgs& a) {
+  matmul<Bf16>(a);
+}
+void gate_up_f32_scalar(const MatmulArgs& a, std::size_t intermediate) {
+  gate_up<float>(a, intermediate);
+}
+void gate_up_bf16_scalar(const MatmulArgs& a, std::size_t intermediate) {
+  gate_up<Bf16>(a, intermediate);
+}
+void attend_f32_scalar(const AttendArgs& a) {
+  attend<float>(a);
+}
+void attend_bf16_scalar(const AttendArgs& a) {
+  attend<Bf16>(a);
+}
 
 void rms_norm_scalar(const float* x, const float* weight, float eps, std::size_t columns, float* out) {
   const float mean = dot(x, x, columns) / static_cast<float>(columns);

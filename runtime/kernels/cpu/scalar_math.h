@@ -28,7 +28,9 @@ inline float exp_scalar(float x) {
   p = p * (r * r) + r;
   p = p + 1.0f;
   const std::int32_t whole = static_cast<std::int32_t>(n), half = whole / 2;
-  const auto power = [](std::int32_t e) { return __builtin_bit_cast(float, static_cast<std::uint32_t>(e + 127) << 23); };
+  const auto power = [](std::int32_t e) {
+    return __builtin_bit_cast(float, static_cast<std::uint32_t>(e + 127) << 23);
+  };
   return p * power(half) * power(whole - half);
 }
 
