@@ -109,10 +109,37 @@ std::uint64_t page_bytes_of(const Module& module, const KvCachePolicy& kv) {
   return times(elements, kv.page, static_cast<std::uint64_t>(format_bits(kv.dtype) / 8));
 }
 
+// At least 1: a divisor.
+std::uint64_t experts_of(const Module& module) {
+  return std::max<std::uint64_t>(std::get<models::ExpertsDesc>(module.attributes).experts, 1);
+}
+
+// Bytes of one hot expert of a layer; the largest number when that overflows, which no budget admits.
+std::uint64_t hot_expert_bytes(const ModelDesc& model, const HotExperts& layer) {
+  const Module& module = model.modules[layer.module];
+  const auto bank = weight_bytes(model, module, layer.weights);
+  return bank.ok() ? *bank / experts_of(module) : UINT64_MAX;
+}
+
+std::uint64_t largest_hot_expert(const ModelDesc& model, const std::vector<HotExperts>& hot, std::string_view device) {
+  std::uint64_t largest = 0;
+  for (const HotExperts& layer : hot)
+    if (layer.device == device) largest = std::max(largest, hot_expert_bytes(model, layer));
+  return largest;
+}
+
 std::vector<std::string> devices_of(const Target& target) {
   std::vector<std::string> devices{"cpu"};
   for (const GpuTarget& gpu : target.gpus) devices.push_back(gpu.device);
   return devices;
+}
+
+// "9MiB": as a policy spells it, without rounding.
+std::string exact_size(std::uint64_t bytes) {
+  constexpr std::string_view kUnits[] = {"B", "KiB", "MiB", "GiB"};
+  std::size_t unit = 0;
+  while (unit + 1 < std::size(kUnits) && bytes % 1024 == 0 && bytes > 0) bytes /= 1024, ++unit;
+  return fmt::format("{}{}", bytes, kUnits[unit]);
 }
 
 }  // namespace
@@ -166,7 +193,11 @@ std::uint64_t arena_bound(const ModelDesc& model, const std::vector<ModulePlacem
 }
 
 Expected<std::vector<MemoryLine>> account(const ModelDesc& model, const std::vector<ModulePlacement>& modules,
-                                          const Policy& policy, const Target& target) {
+                                          const std::vector<HotExperts>& hot, const Policy& policy,
+                                          const Target& target) {
+  const bool update = policy.experts.update_every_tokens > 0;
+  std::map<std::uint32_t, const HotExperts*> hot_of;  // by module
+  for (const HotExperts& layer : hot) hot_of[layer.module] = &layer;
   std::vector<MemoryLine> lines;
   for (const std::string& device : devices_of(target)) {
     std::map<std::pair<std::uint32_t, Format>, bool> counted;  // slots that two modules share are packed once
@@ -179,8 +210,17 @@ Expected<std::vector<MemoryLine>> account(const ModelDesc& model, const std::vec
         KTC_ASSIGN_OR_RETURN(std::uint64_t bytes, slot_bytes(model, module, use, modules[i].weights));
         total = plus(total, bytes);
       }
+      if (const auto layer = hot_of.find(static_cast<std::uint32_t>(i)); layer != hot_of.end() && !update)
+        total -= total / experts_of(module) * layer->second->ids.size();
       lines.push_back({device, "weights", module.name, total});
     }
+    for (const HotExperts& layer : hot) {
+      if (layer.device == device)
+        lines.push_back({device, "hot-experts", model.modules[layer.module].name,
+                         times(hot_expert_bytes(model, layer), layer.ids.size())});
+    }
+    if (const std::uint64_t expert = largest_hot_expert(model, hot, device); update && expert > 0)
+      lines.push_back({device, "hot-experts", "spare", times(2, expert)});
     const KvCachePolicy& kv = policy.kv_cache;
     if (const std::uint64_t page = page_bytes(model, modules, kv, device); page > 0)
       lines.push_back({device, "kv-cache", "kv", times(page, pages_per_sequence(kv), kv.sequences)});
@@ -198,15 +238,18 @@ Status check_budget(const ModelDesc& model, const Placement& placement, const Po
     const auto limit = policy.limits.find(device);
     const std::uint64_t most = limit != policy.limits.end() ? limit->second.bytes : target.memory_of(device);
     if (most == 0) continue;
-    std::uint64_t weights = 0, kv_bytes = 0, arena = 0;
+    std::uint64_t weights = 0, hot = 0, kv_bytes = 0, arena = 0;
     std::map<models::ModuleClass, std::uint64_t> by_class;
     for (const MemoryLine& line : placement.memory) {
       if (line.device != device) continue;
-      std::uint64_t& sum = line.category == "weights" ? weights : line.category == "kv-cache" ? kv_bytes : arena;
+      std::uint64_t& sum = line.category == "weights"       ? weights
+                           : line.category == "hot-experts" ? hot
+                           : line.category == "kv-cache"    ? kv_bytes
+                                                            : arena;
       sum = plus(sum, line.bytes);
       if (line.category == "weights") by_class[class_of[line.name]] = plus(by_class[class_of[line.name]], line.bytes);
     }
-    const std::uint64_t fixed = plus(weights, arena), need = plus(fixed, kv_bytes);
+    const std::uint64_t fixed = plus(plus(weights, hot), arena), need = plus(fixed, kv_bytes);
     if (need <= most) continue;
 
     std::vector<std::pair<std::uint64_t, models::ModuleClass>> classes;
@@ -217,7 +260,9 @@ Status check_budget(const ModelDesc& model, const Placement& placement, const Po
     std::string found = format_bytes(need) + " (";
     for (const auto& [bytes, cls] : classes)
       found += fmt::format("{} {}, ", models::to_string(cls), format_bytes(bytes));
-    found += fmt::format("kv-cache {}, arena at most {})", format_bytes(kv_bytes), format_bytes(arena));
+    if (hot > 0) found += fmt::format("hot experts {}, ", format_bytes(hot));
+    if (kv_bytes > 0) found += fmt::format("kv-cache {}, ", format_bytes(kv_bytes));
+    found += fmt::format("arena at most {})", format_bytes(arena));
 
     const KvCachePolicy& kv = policy.kv_cache;
     const std::uint64_t page = page_bytes(model, placement.modules, kv, device);
@@ -225,15 +270,21 @@ Status check_budget(const ModelDesc& model, const Placement& placement, const Po
     const std::uint64_t sequences = free_pages / pages_per_sequence(kv);
     const std::uint64_t tokens = free_pages / kv.sequences * kv.page;
     std::string remedy;
+    auto offer = [&remedy](std::string text) { remedy += (remedy.empty() ? "" : ", or ") + text; };
     if (sequences > 0)
-      remedy = fmt::format("kv_cache.sequences: {} is the most that fits with tokens: {}", sequences, kv.tokens);
+      offer(fmt::format("kv_cache.sequences: {} is the most that fits with tokens: {}", sequences, kv.tokens));
     if (tokens > 0)
-      remedy += fmt::format("{}kv_cache.tokens: {} is the most that fits with sequences: {}",
-                            remedy.empty() ? "" : ", ", tokens, kv.sequences);
+      offer(fmt::format("kv_cache.tokens: {} is the most that fits with sequences: {}", tokens, kv.sequences));
+    if (const std::uint64_t expert = largest_hot_expert(model, placement.hot, device);
+        expert > 0 && hot > need - most) {
+      const std::uint64_t count = (hot - (need - most)) / expert;
+      if (count > 0)
+        offer(fmt::format("experts.on_gpu: {{max: {}}}, {} experts, is the most that fits", exact_size(count * expert),
+                          count));
+    }
     if (remedy.empty())
-      remedy = fmt::format(
-          "no KV cache fits either: place modules elsewhere, take a smaller batch.chunk, or raise the limit of {}",
-          device);
+      remedy = fmt::format("{}place modules elsewhere, take a smaller batch.chunk, or raise the limit of {}",
+                           kv_bytes > 0 ? "no KV cache fits: " : "", device);
     return make_error(StatusCode::resource_exhausted,
                       {limit != policy.limits.end() ? to_string(limit->second.position) : policy.file,
                        fmt::format("{} is too small by {}", device, format_bytes(need - most)), std::move(found),

@@ -2,7 +2,9 @@
 //
 // weights   exact: ktc::packed_bytes of every packed weight (packing row_major). Embedding and head that share a slot,
 // a device
-//           and a format are counted once. Gaps that alignment leaves between weights of a file are not counted.
+//           and a format are counted once. Hot experts count on their GPU, one line per layer; the CPU's bank
+//           holds the others, or all of them when the policy moves experts at run time (`experts.update`), which
+//           also reserves two spare slots. Gaps that alignment leaves between weights of a file are not counted.
 // kv-cache  exact: pages * page bytes, summed over the layers whose attention is on the device; pages = sequences *
 //           ceil(tokens / page) as in table Cache of runtime/plan/plan.fbs.
 // arena     an upper bound: every buffer of the largest layer side by side, the residual, inputs and the head's
@@ -26,7 +28,8 @@ std::uint64_t arena_bound(const models::ModelDesc& model, const std::vector<Modu
 
 // All lines, by device in the order of the target: weights in the order of modules, then kv-cache, then arena.
 Expected<std::vector<MemoryLine>> account(const models::ModelDesc& model, const std::vector<ModulePlacement>& modules,
-                                          const Policy& policy, const Target& target);
+                                          const std::vector<HotExperts>& hot, const Policy& policy,
+                                          const Target& target);
 
 // An error for the first device whose lines exceed its limit: lines by class, the excess, the largest kv_cache.tokens
 // and kv_cache.sequences that fit. Devices of unknown memory without a limit are not checked.

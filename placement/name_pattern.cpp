@@ -41,6 +41,7 @@ Status check_cost(std::string_view text) {
     return bad(fmt::format("it is {} bytes long, at most {} are allowed", text.size(), kMaxPatternLength));
   std::size_t expanded = std::max<std::size_t>(text.size(), 1);
   bool in_class = false;
+  bool has_operand = false;  // something stands before this place that could be repeated
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) return bad("it has a control character");
@@ -48,15 +49,23 @@ Status check_cost(std::string_view text) {
       if (i + 1 < text.size() && !in_class && text[i + 1] >= '1' && text[i + 1] <= '9')
         return bad(fmt::format("back-references such as \\{} are not supported", text[i + 1]));
       ++i;
+      has_operand = true;
     } else if (in_class) {
       in_class = c != ']';
     } else if (c == '[') {
-      in_class = true;
+      in_class = has_operand = true;
+    } else if (!has_operand && (c == '*' || c == '+' || c == '?' || c == '{')) {
+      return bad(fmt::format("there is nothing before '{}' that it could repeat", c));
     } else if (c == '(' && text.substr(i).starts_with("(?") && !text.substr(i).starts_with("(?:")) {
       return bad("look-ahead (?= and (?! is not supported");
     } else if (c == '{') {
       // conservative: every repetition counts as if it stood around the whole pattern
       expanded = std::min<std::size_t>(expanded * std::max<std::size_t>(copies(text, i), 1), 1'000'000'000);
+    } else if (c == '(') {
+      has_operand = false;
+      if (text.substr(i).starts_with("(?:")) i += 2;
+    } else {
+      has_operand = c != '|';
     }
   }
   if (expanded > kMaxExpandedLength) return bad("its counted repetitions {n,m} multiply to too many states");

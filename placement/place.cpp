@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "placement/hot_experts.h"
 #include "placement/memory.h"
 #include "placement/name_pattern.h"
 #include "placement/resolve.h"
@@ -22,10 +23,10 @@ std::string describe(const Rule& rule) {
 }
 
 Status unknown_device(const Position& position, const std::string& device, const Target& target) {
-  return make_error(
-      StatusCode::invalid_argument,
-      {to_string(position), fmt::format("a device that target '{}' does not have", target.name), device,
-       "one of " + target.list_devices(), "name one of these, or compile for another target with --target"});
+  return make_error(StatusCode::invalid_argument,
+                    {to_string(position), fmt::format("a device that target '{}' does not have", target.name), device,
+                     "one of its devices: " + target.list_devices(),
+                     "name one of these, or compile for another target with --target"});
 }
 
 // Every device that the policy names, before anything is matched: also in rules that decide nothing.
@@ -81,7 +82,7 @@ Status check_unmatched(const ModelDesc& model, const Policy& policy, const Place
   if (count > kShown) names += fmt::format(" and {} more", count - kShown);
   return make_error(StatusCode::invalid_argument,
                     {policy.file, "modules that no rule matches", std::move(names), "a rule for every module",
-                     "end the rules with - match: {class: \"*\"}"});
+                     "end the rules with one for class: \"*\""});
 }
 
 // A name that matches nothing is a typing error; a class that the model lacks is how one policy serves many models.
@@ -150,7 +151,8 @@ Status judge_sizes(const ModelDesc& model, const Policy& policy, const Target& t
 
 }  // namespace
 
-Expected<Placement> place(const ModelDesc& model, const Policy& policy, const Target& target) {
+Expected<Placement> place(const ModelDesc& model, const Policy& policy, const Target& target,
+                          const ExpertCounts& counts) {
   Placement placement;
   KTC_RETURN_IF_ERROR(check_devices(policy, target));
   KTC_RETURN_IF_ERROR(match_rules(model, policy, &placement));
@@ -164,9 +166,10 @@ Expected<Placement> place(const ModelDesc& model, const Policy& policy, const Ta
     if (placement.kv_device.empty() && model.modules[i].cls == models::ModuleClass::Attention)
       placement.kv_device = placement.modules[i].device;
   }
+  KTC_ASSIGN_OR_RETURN(placement.hot, choose_hot_experts(model, placement.modules, policy.experts, counts));
   note_rounding(model, policy, &placement);
   KTC_RETURN_IF_ERROR(judge_sizes(model, policy, target, &placement));
-  KTC_ASSIGN_OR_RETURN(placement.memory, account(model, placement.modules, policy, target));
+  KTC_ASSIGN_OR_RETURN(placement.memory, account(model, placement.modules, placement.hot, policy, target));
   KTC_RETURN_IF_ERROR(check_budget(model, placement, policy, target));
   return placement;
 }

@@ -8,6 +8,7 @@
 
 #include "models/model_desc.h"
 #include "placement/policy.h"
+#include "placement/strategies.h"
 #include "placement/target.h"
 #include "runtime/base/status.h"
 
@@ -28,6 +29,16 @@ struct RuleUse {
   std::uint32_t decided = 0;  // of those, the ones that no earlier rule matched
 };
 
+// The routed experts of one layer that live on a GPU, by `experts:` of the policy. The others are on the module's
+// device.
+struct HotExperts {
+  std::uint32_t module = 0;  // index in ModelDesc::modules, class RoutedExperts
+  std::string device;
+  Format weights = Format::bf16;
+  Format activations = Format::bf16;
+  std::vector<std::uint32_t> ids;  // ascending
+};
+
 // What a device holds, known before any weight is read. The final account is made by kt-plan-memory.
 struct MemoryLine {
   std::string device, category, name;  // category: weights, kv-cache, arena
@@ -37,6 +48,7 @@ struct MemoryLine {
 struct Placement {
   std::vector<ModulePlacement> modules;  // parallel to ModelDesc::modules
   std::vector<RuleUse> rules;            // parallel to Policy::rules
+  std::vector<HotExperts> hot;           // layers without any are left out
   std::string kv_device;                 // device of the first attention module
   std::vector<MemoryLine> memory;        // weights and kv-cache exactly, arena as an upper bound (memory.h)
   std::vector<std::string> notes;        // "rule policy.yaml:9:5 ... matches nothing": one line each
@@ -44,6 +56,9 @@ struct Placement {
 
 // Errors: a module that no rule matches, a rule with a name that matches nothing, an unknown device, a format that the
 // device's kernels do not take, a budget that does not fit (with the lines, the excess and the largest knob that fits).
-Expected<Placement> place(const models::ModelDesc& model, const Policy& policy, const Target& target);
+// `counts`: activations of the experts of every MoE layer, what the policy's `experts.statistics` names; the caller
+// reads it.
+Expected<Placement> place(const models::ModelDesc& model, const Policy& policy, const Target& target,
+                          const ExpertCounts& counts = {});
 
 }  // namespace ktc::placement

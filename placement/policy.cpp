@@ -124,7 +124,9 @@ Expected<Rule> read_rule(const Node& node) {
 
 Status read_rules(const Node& node, Policy* policy) {
   KTC_ASSIGN_OR_RETURN(std::vector<Node> items, node.sequence());
-  if (items.empty()) return node.error("no rules", "at least one", "write - match: {class: \"*\"}", "an empty list");
+  if (items.empty())
+    return node.error("no rules", "at least one", "for example - {match: {class: \"*\"}, place: {device: cpu}}",
+                      "an empty list");
   for (const Node& item : items) {
     KTC_ASSIGN_OR_RETURN(Rule rule, read_rule(item));
     policy->rules.push_back(std::move(rule));
@@ -320,7 +322,7 @@ Expected<Policy> parse_policy(std::string_view text, std::string_view name) {
   KTC_ASSIGN_OR_RETURN(Map map, root.map({"version", "rules", "experts", "defer", "kv_cache", "batch", "limits"}));
   KTC_ASSIGN_OR_RETURN(Node version, map.require("version"));
   const auto number = version.integer();
-  if (!number.ok() || *number != 1) return version.error("policy version", "1", "this ktc reads version 1 only");
+  if (!number.ok() || *number != 1) return version.error({}, "1", "this ktc reads version 1 only");
   KTC_ASSIGN_OR_RETURN(Node rules, map.require("rules"));
   KTC_RETURN_IF_ERROR(read_rules(rules, &policy));
   if (map.has("experts")) KTC_RETURN_IF_ERROR(read_experts(map["experts"], &policy.experts));

@@ -127,7 +127,7 @@ Expected<Target> parse_target(std::string_view text, std::string_view name) {
   KTC_ASSIGN_OR_RETURN(Map map, root.map({"version", "name", "cpu", "gpus"}));
   KTC_ASSIGN_OR_RETURN(Node version, map.require("version"));
   const auto number = version.integer();
-  if (!number.ok() || *number != 1) return version.error("target version", "1", "this ktc reads version 1 only");
+  if (!number.ok() || *number != 1) return version.error({}, "1", "this ktc reads version 1 only");
   Target target;
   KTC_RETURN_IF_ERROR(map.require("name", &target.name));
   KTC_ASSIGN_OR_RETURN(Node cpu, map.require("cpu"));

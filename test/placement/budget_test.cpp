@@ -1,0 +1,159 @@
+// A small model on a card of 72 MiB: what fits is accounted to the byte, what does not is an error that says what
+// would.
+#include <gtest/gtest.h>
+
+#include "placement/memory.h"
+#include "placement/place.h"
+#include "test/placement/model_builder.h"
+
+namespace ktc::placement {
+namespace {
+
+using models::ModelDesc;
+
+constexpr std::uint64_t kMiB = 1 << 20;
+
+// 4 layers of 8 experts of three 512 x 1024 bf16 matrices: 3 MiB an expert; 2 KV heads of 64: 2 KiB a token over all
+// layers.
+ModelDesc model() {
+  return test::build_model({.layers = 4,
+                            .hidden = 1024,
+                            .vocab = 400,
+                            .heads = 2,
+                            .kv_heads = 2,
+                            .head_dim = 64,
+                            .experts = 8,
+                            .top_k = 2,
+                            .intermediate = 512});
+}
+
+constexpr char kTarget[] =
+    "version: 1\nname: small card\ncpu: {cores: 4, memory: 8GiB}\ngpus: [{device: cuda:0, name: g, sm: 80, memory: "
+    "72MiB}]\n";
+
+std::string policy(int sequences, const std::string& rest = {}) {
+  return "version: 1\n"
+         "rules:\n"
+         "  - {match: {class: RoutedExperts, name: \"model[.]layers[.]0[.].*\"}, place: {device: cuda:0, pin: true}}\n"
+         "  - {match: {class: RoutedExperts}, place: {device: cpu}}\n"
+         "  - {match: {class: \"*\"}, place: {device: cuda:0}}\n"
+         "kv_cache: {dtype: bf16, tokens: 4096, sequences: " +
+         std::to_string(sequences) +
+         ", page: 16}\n"
+         "batch: {decode: [1, 2, 4], chunk: 16}\n" +
+         rest;
+}
+
+Expected<Placement> try_place(const std::string& text, const char* target = kTarget) {
+  const auto parsed = parse_policy(text, "p.yaml");
+  EXPECT_TRUE(parsed.ok()) << parsed.status().message();
+  return place(model(), *parsed, *parse_target(target, "t.yaml"));
+}
+
+struct Sums {
+  std::uint64_t weights = 0, hot = 0, kv = 0, arena = 0, all = 0;
+};
+Sums sums(const Placement& placement, const std::string& device) {
+  Sums s;
+  for (const MemoryLine& line : placement.memory) {
+    if (line.device != device) continue;
+    s.all += line.bytes;
+    if (line.category == "weights")
+      s.weights += line.bytes;
+    else if (line.category == "hot-experts")
+      s.hot += line.bytes;
+    else if (line.category == "kv-cache")
+      s.kv += line.bytes;
+    else if (line.category == "arena")
+      s.arena += line.bytes;
+    else
+      ADD_FAILURE() << line.category;
+  }
+  return s;
+}
+
+TEST(BudgetTest, FourSlotsFitWithThreeMoreExperts) {
+  const auto placed = try_place(policy(4, "experts: {on_gpu: {max: 9MiB}, gpu: {devices: [cuda:0]}}\n"));
+  ASSERT_TRUE(placed.ok()) << placed.status().message();
+  const Sums gpu = sums(*placed, "cuda:0"), cpu = sums(*placed, "cpu");
+  EXPECT_EQ(gpu.kv, 32 * kMiB);
+  EXPECT_EQ(gpu.hot, 9 * kMiB);
+  const std::uint64_t dense = gpu.weights - 24 * kMiB;
+  EXPECT_NEAR(static_cast<double>(dense) / kMiB, 5.6, 0.2);
+  EXPECT_LE(gpu.all, 72 * kMiB);
+  EXPECT_EQ(cpu.weights, (3 * 8 - 3) * 3 * kMiB);
+  EXPECT_EQ(cpu.kv, 0u);
+}
+
+TEST(BudgetTest, EightSlotsNameTheLargestFit) {
+  const auto placed = try_place(policy(8));
+  ASSERT_FALSE(placed.ok());
+  EXPECT_EQ(placed.status().code(), StatusCode::resource_exhausted);
+  EXPECT_EQ(placed.status().message(),
+            "p.yaml: cuda:0 is too small by 22.5 MiB: found 94.5 MiB (RoutedExperts 24.0 MiB, Attention 4.0 MiB, "
+            "Embedding 800.0 KiB, Head 800.0 KiB, Router 64.0 KiB, Norm 36.0 KiB, kv-cache 64.0 MiB, arena at most "
+            "900.2 KiB), expected at most 72.0 MiB of target 'small card'; kv_cache.sequences: 5 is the most that fits "
+            "with tokens: 4096, or kv_cache.tokens: 2640 is the most that fits with sequences: 8");
+}
+
+TEST(BudgetTest, ALimitOfThePolicyIsNamedByItsLine) {
+  const auto placed = try_place(policy(4, "limits: {cuda:0: 48MiB}\n"));
+  ASSERT_FALSE(placed.ok());
+  EXPECT_EQ(placed.status().message(),
+            "p.yaml:8:18: cuda:0 is too small by 14.5 MiB: found 62.5 MiB (RoutedExperts 24.0 MiB, Attention 4.0 MiB, "
+            "Embedding 800.0 KiB, Head 800.0 KiB, Router 64.0 KiB, Norm 36.0 KiB, kv-cache 32.0 MiB, arena at most "
+            "900.2 KiB), expected at most 48.0 MiB; kv_cache.sequences: 2 is the most that fits with tokens: 4096, or "
+            "kv_cache.tokens: 2224 is the most that fits with sequences: 4");
+}
+
+TEST(BudgetTest, TooManyHotExpertsNameTheMostThatFit) {
+  const auto placed = try_place(policy(4, "experts: {on_gpu: 100%, gpu: {devices: [cuda:0]}}\n"));
+  ASSERT_FALSE(placed.ok());
+  EXPECT_EQ(placed.status().message(),
+            "p.yaml: cuda:0 is too small by 62.5 MiB: found 134.5 MiB (RoutedExperts 24.0 MiB, Attention 4.0 MiB, "
+            "Embedding 800.0 KiB, Head 800.0 KiB, Router 64.0 KiB, Norm 36.0 KiB, hot experts 72.0 MiB, kv-cache 32.0 "
+            "MiB, arena at most 900.2 KiB), expected at most 72.0 MiB of target 'small card'; experts.on_gpu: {max: "
+            "9MiB}, 3 experts, is the most that fits");
+}
+
+TEST(BudgetTest, WhenNothingHelpsItSaysSo) {
+  const auto placed = try_place(policy(4, "limits: {cuda:0: 16MiB}\n"));
+  ASSERT_FALSE(placed.ok());
+  EXPECT_EQ(placed.status().message(),
+            "p.yaml:8:18: cuda:0 is too small by 46.5 MiB: found 62.5 MiB (RoutedExperts 24.0 MiB, Attention 4.0 MiB, "
+            "Embedding 800.0 KiB, Head 800.0 KiB, Router 64.0 KiB, Norm 36.0 KiB, kv-cache 32.0 MiB, arena at most "
+            "900.2 KiB), expected at most 16.0 MiB; no KV cache fits: place modules elsewhere, take a smaller "
+            "batch.chunk, or raise the limit of cuda:0");
+}
+
+TEST(BudgetTest, TheCpuHasABudgetToo) {
+  const auto placed = try_place(policy(4),
+                                "version: 1\nname: tiny\ncpu: {cores: 4, memory: 64MiB}\ngpus: [{device: cuda:0, name: "
+                                "g, sm: 80, memory: 72MiB}]\n");
+  ASSERT_FALSE(placed.ok());
+  EXPECT_EQ(placed.status().message(),
+            "p.yaml: cpu is too small by 8.3 MiB: found 72.3 MiB (RoutedExperts 72.0 MiB, arena at most 320.6 KiB), "
+            "expected at most 64.0 MiB of target 'tiny'; place modules elsewhere, take a smaller batch.chunk, or raise "
+            "the limit of cpu");
+}
+
+// The sizes that a message names are true: they fit, and one more does not.
+TEST(BudgetTest, NamedSizesAreTheLargestThatFit) {
+  auto fits = [](int sequences, int tokens, const std::string& max) {
+    std::string text =
+        policy(sequences, max.empty() ? "" : "experts: {on_gpu: {max: " + max + "}, gpu: {devices: [cuda:0]}}\n");
+    text.replace(text.find("tokens: 4096"), 12, "tokens: " + std::to_string(tokens));
+    return try_place(text).ok();
+  };
+  EXPECT_TRUE(fits(5, 4096, ""));
+  EXPECT_FALSE(fits(6, 4096, ""));
+  const std::string message = try_place(policy(8)).status().message();
+  const std::size_t at = message.find("kv_cache.tokens: ");
+  ASSERT_NE(at, std::string::npos);
+  const int tokens = std::stoi(message.substr(at + 17));
+  EXPECT_TRUE(fits(8, tokens, ""));
+  EXPECT_FALSE(fits(8, tokens + 1, "")) << "the next token needs one more page in every sequence";
+}
+
+}  // namespace
+}  // namespace ktc::placement
