@@ -18,6 +18,7 @@ constexpr std::int64_t kMaxTokens = std::int64_t{1} << 24;
 constexpr std::int64_t kMaxSequences = 65536;
 constexpr std::int64_t kMaxPage = 1024;
 constexpr std::int64_t kMaxChunk = std::int64_t{1} << 20;
+constexpr std::size_t kMaxRules = 1024;  // each is matched against every module
 constexpr std::int64_t kMaxCount = std::int64_t{1} << 20;
 
 Expected<std::string> read_device(const Node& node) {
@@ -127,6 +128,9 @@ Status read_rules(const Node& node, Policy* policy) {
   if (items.empty())
     return node.error("no rules", "at least one", "for example - {match: {class: \"*\"}, place: {device: cpu}}",
                       "an empty list");
+  if (items.size() > kMaxRules)
+    return node.error("too many rules", fmt::format("at most {}", kMaxRules), "let patterns match several modules",
+                      std::to_string(items.size()));
   for (const Node& item : items) {
     KTC_ASSIGN_OR_RETURN(Rule rule, read_rule(item));
     policy->rules.push_back(std::move(rule));

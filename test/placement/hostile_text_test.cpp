@@ -93,8 +93,12 @@ TEST(HostileTextTest, DeepAndWideDocuments) {
   judge(std::string(100000, '{'));
   judge("version: 1\nrules:\n" + std::string(5000, '-') + "\n");
   std::string wide = "version: 1\nrules:\n";
-  for (int i = 0; i < 5000; ++i) wide += "  - {match: {class: Norm}, place: {device: cpu}}\n";
+  for (int i = 0; i < 1024; ++i) wide += "  - {match: {class: Norm}, place: {device: cpu}}\n";
   judge(wide);
+  EXPECT_TRUE(parse_policy(wide, "p.yaml").ok());
+  wide += "  - {match: {class: Norm}, place: {device: cpu}}\n";
+  EXPECT_EQ(parse_policy(wide, "p.yaml").status().message(),
+            "p.yaml:3:3: rules: too many rules: found 1025, expected at most 1024; let patterns match several modules");
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ TEST(NamePatternTest, NoPatternIsSlow) {
   const std::string name(kMaxNameLength, 'a');
   const auto start = std::chrono::steady_clock::now();
   for (const char* pattern : {"(a*)*b", "(a+)+b", "(a|a)*b", "(a|aa)+b", "(.*)(.*)(.*)(.*)(.*)(.*)(.*)b",
-                              "(((a*)*)*)*b", "(a?){500}b", "([a-z]+)*[0-9]"})
+                              "(((a*)*)*)*b", "(a?){150}b", "([a-z]+)*[0-9]"})
     EXPECT_FALSE(matches(pattern, name)) << pattern;
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
 }
