@@ -18,13 +18,16 @@ struct PartRule {
   std::uint64_t heads, width;
 };
 
-void check_rope(StepCheck& c, std::uint32_t rope, std::uint64_t dim) {
+// A rope turns the first 2 * inv_freq elements of a head: of `dim`, or fewer where the model rotates a part.
+void check_rope(StepCheck& c, std::uint32_t rope, std::uint64_t dim, bool part) {
   const auto& ropes = c.site().plan.ropes;
   c.check(rope < ropes.size(), "rope", number(std::uint64_t{rope}),
           fmt::format("an index in ropes of {} items", ropes.size()));
   if (!c.ok()) return;
-  c.check(ropes[rope]->inv_freq.size() * 2 == dim, fmt::format("ropes[{}]: inv_freq", rope),
-          fmt::format("{} values", ropes[rope]->inv_freq.size()), fmt::format("half of {}", dim));
+  const std::uint64_t rotated = ropes[rope]->inv_freq.size() * 2;
+  c.check(part ? rotated <= dim : rotated == dim, fmt::format("ropes[{}]: inv_freq", rope),
+          fmt::format("{} values", ropes[rope]->inv_freq.size()),
+          fmt::format("{}half of {}", part ? "at most " : "", dim));
 }
 
 void check_cache(StepCheck& c, std::uint32_t index, std::uint32_t layer, std::initializer_list<PartRule> rules) {
@@ -60,7 +63,7 @@ Status gqa(const EntrySite& site, std::size_t index, const GqaOpT& op) {
   c.input_has_role(3, BufferRole::positions);
   c.output_is(0, Format::f32, Symbol::tokens, q);
   c.finite("scale", op.scale);
-  check_rope(c, op.rope, op.head_dim);
+  check_rope(c, op.rope, op.head_dim, true);
   c.vector_weight("w_q_norm", op.w_q_norm, op.head_dim, true);
   c.vector_weight("w_k_norm", op.w_k_norm, op.head_dim, true);
   c.epsilon("norm_eps", op.norm_eps);
@@ -90,7 +93,7 @@ Status mla(const EntrySite& site, std::size_t index, const MlaOpT& op) {
   c.input_has_role(3, BufferRole::positions);
   c.output_is(0, Format::f32, Symbol::tokens, heads * op.v_dim);
   c.finite("scale", op.scale);
-  check_rope(c, op.rope, op.rope_dim);
+  check_rope(c, op.rope, op.rope_dim, false);
   c.weight_is("w_uk", c.weight("w_uk", op.w_uk), heads, op.latent_dim, op.nope_dim);
   c.weight_is("w_uv", c.weight("w_uv", op.w_uv), heads, op.v_dim, op.latent_dim);
   check_cache(c, op.cache, op.cache_layer, {{"latent", 1, op.latent_dim}, {"rope", 1, op.rope_dim}});

@@ -126,7 +126,7 @@ Status check_roles(const EntrySite& site) {
     const unsigned found = count[static_cast<unsigned>(rule.role)];
     if (found != expected)
       return wrong(site.place(), "buffers of role " + to_text(rule.role), number(std::uint64_t{found}),
-                   fmt::format("{} in a {} entry", expected, EnumNameEntryKind(site.entry.kind)));
+                   fmt::format("{} in entries of kind {}", expected, EnumNameEntryKind(site.entry.kind)));
   }
   return {};
 }

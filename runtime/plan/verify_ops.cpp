@@ -84,7 +84,7 @@ Status verify_op(const EntrySite& site, std::size_t index) {
                  "an op that this ktc has");
   if ((op.type == Op::SampleOp) != (site.entry.kind == EntryKind::sample))
     return wrong(site.place(index), "op",
-                 fmt::format("{} in a {} entry", EnumNameOp(op.type), EnumNameEntryKind(site.entry.kind)),
+                 fmt::format("{} in an entry of kind {}", EnumNameOp(op.type), EnumNameEntryKind(site.entry.kind)),
                  "SampleOp in sample entries, and there alone");
   switch (op.type) {
     case Op::EmbedOp: return embed(site, index, *op.AsEmbedOp());
