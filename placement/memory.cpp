@@ -161,9 +161,16 @@ std::uint64_t page_bytes(const ModelDesc& model, const std::vector<ModulePlaceme
   return total;
 }
 
-std::uint64_t arena_bound(const ModelDesc& model, const std::vector<ModulePlacement>& modules, const BatchPolicy& batch,
+std::uint64_t extend_rows(std::uint64_t tokens, std::uint64_t sequences, std::uint64_t vocab) {
+  constexpr std::uint64_t kLogitsBytes = std::uint64_t{64} << 20;
+  const std::uint64_t least = std::min(sequences, tokens);
+  return std::clamp(kLogitsBytes / std::max<std::uint64_t>(times(vocab, 4), 1), least, tokens);
+}
+
+std::uint64_t arena_bound(const ModelDesc& model, const std::vector<ModulePlacement>& modules, const Policy& policy,
                           std::string_view device) {
-  const std::uint64_t n = std::max({batch.chunk, batch.stream_chunk, batch.decode.empty() ? 1u : batch.decode.back()});
+  const BatchPolicy& batch = policy.batch;
+  const std::uint64_t n = std::max({batch.chunk, batch.stream_chunk, batch.decode.back()});
   std::map<int, std::uint64_t> layers;
   std::map<int, std::uint64_t> top_k;
   for (const Module& module : model.modules)
@@ -180,9 +187,11 @@ std::uint64_t arena_bound(const ModelDesc& model, const std::vector<ModulePlacem
     std::uint64_t& sum = module.layer < 0 ? outside : layers[module.layer];
     sum = plus(sum, bytes);
     if (module.cls == models::ModuleClass::Head) {
-      // rows that need logits: at most every token of a step; selected rows, their norm, logits and next ids
-      outside = plus(outside, plus(times(2, buffer(n, model.hidden)), buffer(n, model.vocab)));
-      outside = plus(outside, align64(n * 4));
+      // selected rows, their norm, logits, next ids
+      const std::uint64_t rows =
+          std::max<std::uint64_t>(extend_rows(n, policy.kv_cache.sequences, model.vocab), batch.decode.back());
+      outside = plus(outside, plus(times(2, buffer(rows, model.hidden)), buffer(rows, model.vocab)));
+      outside = plus(outside, align64(rows * 4));
     }
   }
   if (!any) return 0;
@@ -224,7 +233,7 @@ Expected<std::vector<MemoryLine>> account(const ModelDesc& model, const std::vec
     const KvCachePolicy& kv = policy.kv_cache;
     if (const std::uint64_t page = page_bytes(model, modules, kv, device); page > 0)
       lines.push_back({device, "kv-cache", "kv", times(page, pages_per_sequence(kv), kv.sequences)});
-    if (const std::uint64_t arena = arena_bound(model, modules, policy.batch, device); arena > 0)
+    if (const std::uint64_t arena = arena_bound(model, modules, policy, device); arena > 0)
       lines.push_back({device, "arena", "arena", arena});
   }
   return lines;

@@ -23,8 +23,13 @@ Expected<std::uint64_t> weight_bytes(const models::ModelDesc& model, const model
 std::uint64_t page_bytes(const models::ModelDesc& model, const std::vector<ModulePlacement>& modules,
                          const KvCachePolicy& kv, std::string_view device);
 
+// Rows of an extend entry that may ask for logits: every token while the logits stay below 64 MiB, and never fewer than
+// one for each sequence of the step. More rows than that in one step are asked for in several (perplexity of long
+// texts).
+std::uint64_t extend_rows(std::uint64_t tokens, std::uint64_t sequences, std::uint64_t vocab);
+
 std::uint64_t arena_bound(const models::ModelDesc& model, const std::vector<ModulePlacement>& modules,
-                          const BatchPolicy& batch, std::string_view device);
+                          const Policy& policy, std::string_view device);
 
 // All lines, by device in the order of the target: weights in the order of modules, then kv-cache, then arena.
 Expected<std::vector<MemoryLine>> account(const models::ModelDesc& model, const std::vector<ModulePlacement>& modules,

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <functional>
 
 #include "placement/hot_experts.h"
 #include "placement/memory.h"
@@ -40,6 +42,20 @@ Status check_devices(const Policy& policy, const Target& target) {
   for (const auto& [device, limit] : policy.limits)
     if (!target.has_device(device)) return unknown_device(limit.position, device, target);
   return Status();
+}
+
+// A parsed policy never fails here; one whose sizes a flag has changed may.
+Status check_sizes(const Policy& policy) {
+  const KvCachePolicy& kv = policy.kv_cache;
+  const bool ascending = std::adjacent_find(policy.batch.decode.begin(), policy.batch.decode.end(),
+                                            std::greater_equal<>()) == policy.batch.decode.end();
+  if (kv.tokens > 0 && kv.sequences > 0 && std::has_single_bit(kv.page) && policy.batch.chunk > 0 && ascending &&
+      !policy.batch.decode.empty() && policy.batch.decode.front() > 0)
+    return Status();
+  return make_error(StatusCode::invalid_argument,
+                    {policy.file, "sizes of kv_cache and batch",
+                     "a zero, a page that is no power of two, or buckets that do not ascend",
+                     "what docs/policy.md allows", "correct the flag or the key"});
 }
 
 // Which rule decides each module, and how often each rule applies.
@@ -154,6 +170,7 @@ Status judge_sizes(const ModelDesc& model, const Policy& policy, const Target& t
 Expected<Placement> place(const ModelDesc& model, const Policy& policy, const Target& target,
                           const ExpertCounts& counts) {
   Placement placement;
+  KTC_RETURN_IF_ERROR(check_sizes(policy));
   KTC_RETURN_IF_ERROR(check_devices(policy, target));
   KTC_RETURN_IF_ERROR(match_rules(model, policy, &placement));
   KTC_RETURN_IF_ERROR(judge_rules(model, policy, &placement));

@@ -117,6 +117,14 @@ TEST(MemoryTest, TheArenaGrowsWithTheLargestEntryAndStaysABound) {
   EXPECT_GE(at_64, 64u * 4 * 256) << "logits of every row";
 }
 
+TEST(MemoryTest, RowsWithLogitsAreBoundedByTheirBytes) {
+  EXPECT_EQ(extend_rows(512, 8, 4096), 512u) << "8 MiB";
+  EXPECT_EQ(extend_rows(2048, 8, 131072), 128u) << "64 MiB of 512 KiB rows";
+  EXPECT_EQ(extend_rows(2048, 200, 131072), 200u) << "one for each sequence";
+  EXPECT_EQ(extend_rows(4, 200, 131072), 4u) << "never more than tokens";
+  EXPECT_EQ(extend_rows(16, 8, 0), 16u);
+}
+
 TEST(MemoryTest, AbsurdShapesAreRefusedNotWrapped) {
   ModelDesc model = build_model({.layers = 1});
   model.slots[0].rows = std::uint64_t{1} << 62;

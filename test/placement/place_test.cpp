@@ -220,6 +220,28 @@ TEST(PlaceTest, MorePagesThanAPlanCanNumber) {
             "fewer tokens or sequences, or a larger page");
 }
 
+// Flags override keys after parsing.
+TEST(PlaceTest, SizesAreCheckedAgain) {
+  const ModelDesc model = build_model({.layers = 1});
+  const Policy good = *parse_policy("version: 1\nrules:\n" + kRest, "p.yaml");
+  const Target target = *parse_target(kCpuOnly, "t.yaml");
+  ASSERT_TRUE(place(model, good, target).ok());
+  std::vector<Policy> bad(8, good);
+  bad[0].kv_cache.page = 0;
+  bad[1].kv_cache.page = 12;
+  bad[2].kv_cache.tokens = 0;
+  bad[3].kv_cache.sequences = 0;
+  bad[4].batch.chunk = 0;
+  bad[5].batch.decode = {};
+  bad[6].batch.decode = {0};
+  bad[7].batch.decode = {2, 2};
+  for (const Policy& policy : bad)
+    EXPECT_EQ(
+        error_of(place(model, policy, target)),
+        "p.yaml: sizes of kv_cache and batch: found a zero, a page that is no power of two, or buckets that do not "
+        "ascend, expected what docs/policy.md allows; correct the flag or the key");
+}
+
 TEST(PlaceTest, EqualInputsGiveEqualPlacements) {
   const ModelDesc model = build_model({.layers = 4, .shared_expert = true});
   const std::string rest = "experts: {strategy: random, on_gpu: 30%, gpu: {devices: [cuda:0]}}\n";
