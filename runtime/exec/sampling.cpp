@@ -21,14 +21,22 @@ bool is_finite(float x) {
 
 // Both loops vectorise: the common case must not cost a branch per logit.
 bool all_finite(std::span<const float> row) {
-  bool finite = true;
-  for (const float x : row) finite &= is_finite(x);
-  return finite;
+  std::uint32_t bad = 0;
+  for (const float x : row) bad |= static_cast<std::uint32_t>(!is_finite(x));
+  return bad == 0;
 }
 
+// Eight chains, because one would wait for the latency of each comparison.
 std::int32_t arg_max(std::span<const float> row) {
-  float best = row[0];
-  for (const float x : row) best = x > best ? x : best;
+  constexpr std::size_t kChains = 8;
+  float chains[kChains];
+  std::fill_n(chains, kChains, row[0]);
+  std::size_t i = 0;
+  for (; i + kChains <= row.size(); i += kChains) {
+    for (std::size_t c = 0; c < kChains; ++c) chains[c] = row[i + c] > chains[c] ? row[i + c] : chains[c];
+  }
+  for (; i < row.size(); ++i) chains[0] = std::max(chains[0], row[i]);
+  const float best = *std::max_element(chains, chains + kChains);
   return static_cast<std::int32_t>(std::find(row.begin(), row.end(), best) - row.begin());
 }
 
@@ -82,14 +90,11 @@ Expected<std::int32_t> Sampler::sample(std::span<const float> logits, const Samp
   if (parameters.temperature == 0 || parameters.top_k == 1) return best_id;
 
   const float best = logits[static_cast<std::size_t>(best_id)];
-  candidates_.resize(logits.size());
-  for (std::size_t id = 0; id < logits.size(); ++id) candidates_[id] = {logits[id], static_cast<std::int32_t>(id)};
-  if (parameters.top_k > 0) keep_top_k(static_cast<std::size_t>(parameters.top_k));
+  take_candidates(logits, parameters.top_k);
   if (parameters.top_p < 1) keep_top_p(parameters, best);
   if (parameters.min_p > 0) {
-    std::erase_if(candidates_, [&](const Candidate& c) {
-      return c.id != best_id && relative_probability(c.logit, best, parameters.temperature) < parameters.min_p;
-    });
+    const double least = best + static_cast<double>(parameters.temperature) * std::log(parameters.min_p);
+    std::erase_if(candidates_, [&](const Candidate& c) { return c.logit < least; });
   }
   return draw(parameters, position, best);
 }
@@ -110,11 +115,22 @@ std::span<const float> Sampler::penalise(std::span<const float> logits, float pe
   return penalised_;
 }
 
-void Sampler::keep_top_k(std::size_t k) {
-  if (k >= candidates_.size()) return;
-  std::nth_element(candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(k), candidates_.end(),
-                   [](const Candidate& a, const Candidate& b) { return ranks_lower(b, a); });
-  candidates_.resize(k);
+// The k largest (all for 0) in the order of ids. The smallest of those seen so far stays at the front of a heap: after
+// the first few hundred logits hardly any gets past it, so a pass costs one comparison each.
+void Sampler::take_candidates(std::span<const float> logits, std::int32_t k) {
+  candidates_.clear();
+  const bool all = k <= 0 || static_cast<std::size_t>(k) >= logits.size();
+  const std::size_t first = all ? logits.size() : static_cast<std::size_t>(k);
+  for (std::size_t id = 0; id < first; ++id) candidates_.push_back({logits[id], static_cast<std::int32_t>(id)});
+  if (all) return;
+  std::make_heap(candidates_.begin(), candidates_.end(), ranks_higher);
+  for (std::size_t id = first; id < logits.size(); ++id) {
+    if (logits[id] <= candidates_.front().logit) continue;  // an equal one has the higher id
+    std::pop_heap(candidates_.begin(), candidates_.end(), ranks_higher);
+    candidates_.back() = {logits[id], static_cast<std::int32_t>(id)};
+    std::push_heap(candidates_.begin(), candidates_.end(), ranks_higher);
+  }
+  sort_by_id();
 }
 
 void Sampler::sort_by_id() {
@@ -123,10 +139,15 @@ void Sampler::sort_by_id() {
 
 // A heap gives the descending order only as far as it is needed: a handful of candidates in practice.
 void Sampler::keep_top_p(const SamplingParameters& parameters, float best) {
-  if (parameters.top_k > 0) sort_by_id();  // equal sets are summed in equal order, whatever order top-k left them in
   double total = 0;
   for (const Candidate& c : candidates_) total += relative_probability(c.logit, best, parameters.temperature);
   const double wanted = total * parameters.top_p;
+  // Those below the share `least` of n candidates have less than 1 - top_p together, so the others reach top_p without
+  // them. Half of that, so that rounding cannot matter.
+  const double least = 0.5 * (1 - parameters.top_p) * total / static_cast<double>(candidates_.size());
+  const double lowest = best + parameters.temperature * std::log(least);
+  std::erase_if(candidates_, [&](const Candidate& c) { return c.logit < lowest; });
+
   std::make_heap(candidates_.begin(), candidates_.end(), ranks_lower);
   double mass = 0;
   auto end = candidates_.end();  // [end, candidates_.end()) holds those that stay
@@ -136,23 +157,23 @@ void Sampler::keep_top_p(const SamplingParameters& parameters, float best) {
     mass += relative_probability(end->logit, best, parameters.temperature);
   }
   candidates_.erase(candidates_.begin(), end);
+  sort_by_id();
 }
 
 std::int32_t Sampler::draw(const SamplingParameters& parameters, std::uint64_t position, float best) {
-  if (parameters.top_k > 0 || parameters.top_p < 1) sort_by_id();
-  double total = 0;
-  for (const Candidate& c : candidates_) total += relative_probability(c.logit, best, parameters.temperature);
-  const double target = uniform(parameters.seed, position) * total;
+  cumulative_.clear();
   double mass = 0;
-  std::int32_t last = candidates_.front().id;
   for (const Candidate& c : candidates_) {
-    const double p = relative_probability(c.logit, best, parameters.temperature);
-    if (p == 0) continue;  // underflowed: never drawn, not even by rounding at the end
-    mass += p;
-    last = c.id;
-    if (target < mass) break;
+    mass += relative_probability(c.logit, best, parameters.temperature);
+    cumulative_.push_back(mass);
   }
-  return last;
+  // the first whose sum exceeds the target: never one whose probability underflowed to 0
+  const double target = uniform(parameters.seed, position) * mass;
+  const auto found = std::upper_bound(cumulative_.begin(), cumulative_.end(), target);
+  // u < 1, but the product may round up to the sum; then it is the last that added to it
+  const auto place =
+      found != cumulative_.end() ? found : std::lower_bound(cumulative_.begin(), cumulative_.end(), mass);
+  return candidates_[static_cast<std::size_t>(place - cumulative_.begin())].id;
 }
 
 }  // namespace ktc::exec

@@ -10,7 +10,8 @@
 //
 // The draw inverts the cumulative distribution, in order of ids, at uniform(seed, position). That number is a function
 // of these two alone, so a sequence's text depends neither on its batch neighbours nor on how its prompt was cut into
-// steps. Cost: greedy O(V); top-k O(V + k log k); top-p O(V + kept log V). Probabilities are double.
+// steps. Cost: O(V), and O(log k) for each of the few that get among the first k, O(log V) for each that top-p keeps.
+// Probabilities are double.
 #pragma once
 
 #include <cstdint>
@@ -55,15 +56,18 @@ class Sampler {
     return a.logit != b.logit ? a.logit < b.logit : a.id > b.id;
   }
 
+  static bool ranks_higher(const Candidate& a, const Candidate& b) { return ranks_lower(b, a); }
+
   std::span<const float> penalise(std::span<const float> logits, float penalty, std::span<const std::int32_t> history);
   void sort_by_id();
-  void keep_top_k(std::size_t k);
+  void take_candidates(std::span<const float> logits, std::int32_t k);
   void keep_top_p(const SamplingParameters& parameters, float best);
   std::int32_t draw(const SamplingParameters& parameters, std::uint64_t position, float best);
 
   std::vector<float> penalised_;
   std::vector<bool> seen_;
   std::vector<Candidate> candidates_;
+  std::vector<double> cumulative_;
 };
 
 }  // namespace ktc::exec
