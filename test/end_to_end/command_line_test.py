@@ -103,21 +103,25 @@ class Runs(unittest.TestCase):
         self.assertIn(b"decode", errors)
 
     def test_interrupt_is_a_finish_reason(self):
-        process = self.start("--prompt", "The Linux kernel", "--max-tokens", "100000", "--ignore-eos", "--json")
+        # the slow way, so that the cache is not full before the signal comes
+        process = self.start("--prompt", "The Linux kernel", "--max-tokens", "100000", "--ignore-eos", "--json",
+                             "--isa", "scalar", "--threads", "1")
         while not process.stderr.readline().startswith(b"loaded "):
             self.assertIsNone(process.poll())
-        time.sleep(0.2)
+        time.sleep(0.1)
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 0, errors)
-        # on a fast machine a small cache may be full before the signal comes
-        self.assertIn(json.loads(out)["finish_reason"], ("cancelled", "length"))
+        found = json.loads(out)
+        self.assertEqual(found["finish_reason"], "cancelled")
+        self.assertGreater(len(found["text"]), 0)
 
     def test_closed_output_ends_quietly(self):
         process = self.start("--prompt", "The Linux kernel", "--max-tokens", "100000", "--ignore-eos")
         process.stdout.read(1)
         process.stdout.close()
-        errors = process.stderr.read().decode()
+        with process.stderr:
+            errors = process.stderr.read().decode()
         self.assertEqual(process.wait(timeout=60), 0)
         self.assertNotIn("ktc-run: ", errors)
 
