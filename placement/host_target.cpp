@@ -122,6 +122,7 @@ Target host_target(const fs::path& root, const CpuFeatures& features) {
     for (int index = 0; index < 8; ++index) {
       const fs::path cache = dir / "cache" / ("index" + std::to_string(index));
       const auto level = read_number(cache / "level");
+      if (!level) break;  // they are numbered without gaps
       if (level == 2 && target.cpu.l2_bytes == 0) target.cpu.l2_bytes = read_cache_size(cache / "size");
       if (level != 3) continue;
       const std::string shared(trim(slurp(cache / "shared_cpu_list")));

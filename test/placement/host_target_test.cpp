@@ -33,6 +33,7 @@ class HostTargetTest : public testing::Test {
     write(dir + "/topology/core_id", std::to_string(core) + "\n");
     write(dir + "/cache/index0/level", "1\n");
     write(dir + "/cache/index0/size", "48K\n");
+    write(dir + "/cache/index1/level", "1\n");
     write(dir + "/cache/index2/level", "2\n");
     write(dir + "/cache/index2/size", "2048K\n");
     write(dir + "/cache/index3/level", "3\n");

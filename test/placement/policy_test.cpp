@@ -6,6 +6,8 @@
 
 #include <fstream>
 
+#include "placement/target.h"
+
 namespace ktc::placement {
 namespace {
 
@@ -157,6 +159,26 @@ TEST(PolicyTest, ExactPolicyIsExactMode) {
     EXPECT_EQ(rule.place.device, "cpu");
     EXPECT_EQ(rule.place.activations.word, "f32");
   }
+}
+
+// docs/policy.md shows two files: a policy, then a target.
+TEST(PolicyTest, TheDocumentedExamplesParse) {
+  std::ifstream file(KTC_SOURCE_DIR "/docs/policy.md");
+  std::vector<std::string> blocks;
+  bool inside = false;
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("```")) {
+      inside = line == "```yaml";
+      if (inside) blocks.emplace_back();
+    } else if (inside) {
+      blocks.back() += line + "\n";
+    }
+  }
+  ASSERT_EQ(blocks.size(), 2u);
+  const auto policy = parse_policy(blocks[0], "policy.md");
+  EXPECT_TRUE(policy.ok()) << policy.status().message();
+  const auto target = parse_target(blocks[1], "policy.md");
+  EXPECT_TRUE(target.ok()) << target.status().message();
 }
 
 TEST(PolicyTest, FilesThatCannotBeReadAreNamed) {
