@@ -3,6 +3,7 @@
 
 #include "models/read_model.h"
 #include "placement/place.h"
+#include "test/placement/model_builder.h"
 
 namespace ktc::placement {
 namespace {
@@ -91,6 +92,30 @@ TEST(DemoTest, HybridPutsTheBusyPartsOnTheGpuAndATenthOfTheExperts) {
   std::size_t hot = 0;
   for (const HotExperts& layer : placed->hot) hot += layer.ids.size();
   EXPECT_EQ(hot, 8u * 32 / 10);
+}
+
+// What hybrid.yaml's header promises: 48 layers of 128 experts, 30.5e9 parameters, on the 24 GB card.
+TEST(DemoTest, HybridFitsA30BModelOnA24GbCard) {
+  const models::ModelDesc model = test::build_model({.layers = 48,
+                                                     .hidden = 2048,
+                                                     .vocab = 151936,
+                                                     .heads = 32,
+                                                     .kv_heads = 4,
+                                                     .head_dim = 128,
+                                                     .experts = 128,
+                                                     .top_k = 8,
+                                                     .intermediate = 768});
+  const auto policy = read_policy(KTC_SOURCE_DIR "/placement/policies/hybrid.yaml");
+  const auto target = read_target(KTC_SOURCE_DIR "/placement/targets/two-socket-ddr5-382gb-rtx4090.yaml");
+  const auto placed = place(model, *policy, *target);
+  ASSERT_TRUE(placed.ok()) << placed.status().message();
+  EXPECT_EQ(total(*placed, "kv-cache"), std::uint64_t{4} * 16384 * 48 * 2 * 4 * 128 * 2);
+  EXPECT_GT(total(*placed, "hot-experts"), std::uint64_t{5} << 30);
+  EXPECT_TRUE(placed->notes.empty());
+  std::uint64_t cold = 0;
+  for (const MemoryLine& line : placed->memory)
+    if (line.device == "cpu" && line.category == "weights") cold += line.bytes;
+  EXPECT_EQ(cold + total(*placed, "hot-experts"), std::uint64_t{48} * 128 * 3 * 768 * 2048 * 2);
 }
 
 }  // namespace
