@@ -11,7 +11,7 @@
 #include <sstream>
 #include <stdexcept>
 
-namespace ktc::testing {
+namespace ktc::test {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
@@ -276,4 +276,4 @@ FakeCheckpoint make_deepseek_v3(const FakeDeepseek& d) {
   return c;
 }
 
-}  // namespace ktc::testing
+}  // namespace ktc::test

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace ktc::testing {
+namespace ktc::test {
 
 // A new folder that is removed with this object.
 class TemporaryFolder {
@@ -76,4 +76,4 @@ struct FakeDeepseek {
 };
 FakeCheckpoint make_deepseek_v3(const FakeDeepseek& dims = {});
 
-}  // namespace ktc::testing
+}  // namespace ktc::test
