@@ -48,6 +48,8 @@
 //   an op of a body                            one Step: kind `compute`, place.device, place.activations, in_views, out_views,
 //                                              workspace (an index in buffers), name = stepName(op), location =
 //                                              locationText(op)
+//   kt.linear                                  LinearOp; its results are consecutive columns of one buffer and become the one
+//                                              output that spans them
 //   kt.lm_head                                 LinearOp with head = true
 //   kt.return                                  nothing: what it returns lies in the buffer with role logits or next_ids
 //

@@ -35,7 +35,7 @@ mlir::LogicalResult checkWeight(mlir::Operation* op, mlir::SymbolTableCollection
 
 mlir::LogicalResult checkPart(mlir::Operation* op, CacheOp cache, unsigned index, llvm::StringRef name, uint64_t heads,
                               uint64_t width) {
-  auto part = llvm::dyn_cast<PartAttr>(index < cache.getParts().size() ? cache.getParts()[index] : mlir::Attribute());
+  auto part = llvm::dyn_cast_if_present<PartAttr>(index < cache.getParts().size() ? cache.getParts()[index] : mlir::Attribute());
   if (part && part.getName() == name && part.getHeads() == heads && part.getWidth() == width) return mlir::success();
   mlir::InFlightDiagnostic diagnostic = op->emitOpError();
   diagnostic << "part " << index << " of cache @" << cache.getSymName() << ": ";
@@ -155,10 +155,8 @@ mlir::LogicalResult GqaOp::verify() {
   if (heads % kv != 0) {
     return emitOpError() << "heads: found " << heads << ", expected a multiple of kv_heads = " << kv;
   }
-  if (getRope().getDim() > dim) {
-    return emitOpError() << "rope turns " << getRope().getDim() << " elements, expected at most head_dim = " << dim;
-  }
-  if (mlir::failed(checkColumns(*this, "q", getQ(), heads * dim, "heads * head_dim")) ||
+  if (mlir::failed(checkEqual<int64_t>(*this, "rope turns", getRope().getDim(), dim, "head_dim")) ||
+      mlir::failed(checkColumns(*this, "q", getQ(), heads * dim, "heads * head_dim")) ||
       mlir::failed(checkColumns(*this, "k", getK(), kv * dim, "kv_heads * head_dim")) ||
       mlir::failed(checkColumns(*this, "v", getV(), kv * dim, "kv_heads * head_dim")) ||
       mlir::failed(checkColumns(*this, "positions", getPositions(), 1, "one position per row"))) {

@@ -23,13 +23,37 @@ std::string stepName(StepOpInterface step) {
   return name;
 }
 
+namespace {
+
+constexpr llvm::StringLiteral kRule = "rule";
+
+std::string fileAndLine(mlir::FileLineColLoc at) {
+  llvm::StringRef file = at.getFilename().getValue();
+  return file.substr(file.rfind('/') + 1).str() + ":" + std::to_string(at.getLine());
+}
+
+}  // namespace
+
 std::string locationText(mlir::Location location) {
   std::string text;
   location->walk([&](mlir::Location at) {
+    if (auto named = llvm::dyn_cast<mlir::NameLoc>(at); named && named.getName() == kRule) return mlir::WalkResult::skip();
     auto line = llvm::dyn_cast<mlir::FileLineColLoc>(at);
     if (!line) return mlir::WalkResult::advance();
-    llvm::StringRef file = line.getFilename().getValue();
-    text = file.substr(file.rfind('/') + 1).str() + ":" + std::to_string(line.getLine());
+    text = fileAndLine(line);
+    return mlir::WalkResult::interrupt();
+  });
+  return text;
+}
+
+std::string ruleText(mlir::Location location) {
+  std::string text;
+  location->walk([&](mlir::Location at) {
+    auto named = llvm::dyn_cast<mlir::NameLoc>(at);
+    auto line = named && named.getName() == kRule ? llvm::dyn_cast<mlir::FileLineColLoc>(named.getChildLoc())
+                                                  : mlir::FileLineColLoc();
+    if (!line) return mlir::WalkResult::advance();
+    text = fileAndLine(line) + ":" + std::to_string(line.getColumn());
     return mlir::WalkResult::interrupt();
   });
   return text;
@@ -37,7 +61,7 @@ std::string locationText(mlir::Location location) {
 
 mlir::Location withRule(mlir::Location location, llvm::StringRef file, int line, int column) {
   mlir::MLIRContext* context = location.getContext();
-  mlir::Location rule = mlir::NameLoc::get(mlir::StringAttr::get(context, "rule"),
+  mlir::Location rule = mlir::NameLoc::get(mlir::StringAttr::get(context, kRule),
                                            mlir::FileLineColLoc::get(context, file, line, column));
   return mlir::FusedLoc::get(context, {location, rule});
 }

@@ -26,6 +26,9 @@ std::string stepName(StepOpInterface step);
 // "qwen3_moe.yaml:40": the first line of a file in the location, without its path; empty where there is none.
 std::string locationText(mlir::Location location);
 
+// "policy.yaml:9:5": the rule that withRule added; empty where there is none.
+std::string ruleText(mlir::Location location);
+
 // The location of an op that a rule of the policy placed: the family's line, then the rule's. Both are kept in text.
 mlir::Location withRule(mlir::Location location, llvm::StringRef file, int line, int column);
 

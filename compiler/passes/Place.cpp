@@ -1,0 +1,175 @@
+// kt-place
+#include "compiler/import/Import.h"
+#include "compiler/passes/Passes.h"
+#include "compiler/passes/Symbols.h"
+#include "dialects/kt/KtWalk.h"
+#include "placement/place.h"
+
+namespace ktc::compiler {
+
+#define GEN_PASS_DEF_PLACE
+#include "compiler/passes/Passes.h.inc"
+
+namespace {
+
+using mlir::FlatSymbolRefAttr;
+using placement::ModulePlacement;
+using placement::Policy;
+using placement::Target;
+
+// What a policy may ask for before the passes that do it exist.
+Status checkServed(const Policy& policy, const placement::Placement& placement) {
+  auto refuse = [&](const placement::Position& position, std::string what, std::string found, std::string remedy) {
+    return make_error(StatusCode::unsupported, {.place = placement::to_string(position),
+                                                .what = std::move(what),
+                                                .found = std::move(found),
+                                                .remedy = std::move(remedy)});
+  };
+  if (!placement.hot.empty()) {
+    return refuse(policy.experts.on_gpu_position, "experts on a GPU are not compiled yet",
+                  std::to_string(placement.hot.size()) + " layers with some", "write on_gpu: 0");
+  }
+  if (policy.defer.max_per_token != 0) {
+    return refuse(policy.defer.position, "deferred experts are not compiled yet",
+                  "max_per_token: " + std::to_string(policy.defer.max_per_token), "write max_per_token: 0");
+  }
+  if (policy.experts.update_every_tokens != 0) {
+    return refuse(policy.experts.position, "moving experts at run time is not compiled yet",
+                  "every_tokens: " + std::to_string(policy.experts.update_every_tokens), "remove update");
+  }
+  return {};
+}
+
+class Placer {
+ public:
+  Placer(mlir::ModuleOp module, const models::ModelDesc& model, const Policy& policy,
+         const placement::Placement& placement)
+      : module_(module), model_(model), policy_(policy), placement_(placement), symbols_(module) {}
+
+  void run() {
+    for (std::size_t i = 0; i < model_.modules.size(); ++i) places_[model_.modules[i].name] = &placement_.modules[i];
+    forEachStep(module_, [&](kt::StepOpInterface step) { place(step); });
+    for (auto cache : module_.getOps<kt::CacheOp>()) {
+      cache.setDevice(placement_.kv_device);
+      cache.setFormat(to_string(policy_.kv_cache.dtype));
+    }
+  }
+
+  unsigned copies() const { return copies_; }
+
+ private:
+  void place(kt::StepOpInterface step) {
+    const ModulePlacement& placed = *places_.at(step.getModule().getName().str());
+    mlir::MLIRContext* context = module_.getContext();
+    step.setPlaceAttr(kt::PlaceAttr::get(context, placed.device, to_string(placed.weights), to_string(placed.activations)));
+    if (placed.rule >= 0) {
+      const placement::Position& rule = policy_.rules[placed.rule].position;
+      step->setLoc(kt::withRule(step.getLoc(), rule.file, rule.line, rule.column));
+    }
+    // one pass over the op's attributes, so that exchanging two names does not exchange them twice
+    llvm::DenseMap<mlir::Attribute, FlatSymbolRefAttr> renamed;
+    for (FlatSymbolRefAttr ref : step.getWeights()) {
+      FlatSymbolRefAttr other = placeWeight(ref, placed);
+      if (other != ref) renamed[ref] = other;
+    }
+    if (renamed.empty()) return;
+    mlir::AttrTypeReplacer replacer;
+    replacer.addReplacement([&](FlatSymbolRefAttr ref) -> mlir::Attribute {
+      auto found = renamed.find(ref);
+      return found == renamed.end() ? ref : found->second;
+    });
+    replacer.replaceElementsIn(step, /*replaceAttrs=*/true, /*replaceLocs=*/false, /*replaceTypes=*/false);
+  }
+
+  // The weight in the module's place: itself, or a copy where another module has it elsewhere already.
+  FlatSymbolRefAttr placeWeight(FlatSymbolRefAttr ref, const ModulePlacement& placed) {
+    mlir::Operation* op = symbols_.lookup(ref.getValue());
+    if (auto bank = llvm::dyn_cast_or_null<kt::ExpertBankOp>(op)) {
+      setPlace(bank, placed.device, to_string(placed.weights));
+      return ref;
+    }
+    auto weight = llvm::cast<kt::WeightOp>(op);
+    std::string format(to_string(weight.isVector() ? Format::f32 : placed.weights));
+    if (!weight.getDeviceAttr()) setPlace(weight, placed.device, format);
+    if (*weight.getDevice() == placed.device && *weight.getFormat() == format) return ref;
+
+    std::string name = ref.getValue().str() + "-";
+    if (*weight.getDevice() != placed.device) name += placed.device + "-";
+    name += format;
+    if (!symbols_.lookup(name)) {
+      auto copy = llvm::cast<kt::WeightOp>(weight->clone());
+      copy.setSymName(name);
+      setPlace(copy, placed.device, format);
+      symbols_.insert(copy, std::next(weight->getIterator()));
+      ++copies_;
+    }
+    return FlatSymbolRefAttr::get(module_.getContext(), name);
+  }
+
+  template <typename Op>
+  static void setPlace(Op op, llvm::StringRef device, std::string_view format) {
+    op.setDevice(device);
+    op.setFormat(format);
+    op.setPacking(to_string(Packing::row_major));
+  }
+
+  mlir::ModuleOp module_;
+  const models::ModelDesc& model_;
+  const Policy& policy_;
+  const placement::Placement& placement_;
+  mlir::SymbolTable symbols_;
+  std::map<std::string, const ModulePlacement*> places_;  // by module
+  unsigned copies_ = 0;
+};
+
+struct Place : impl::PlaceBase<Place> {
+  using PlaceBase::PlaceBase;
+  Place(const Policy& policy, const Target& target, Status& status)
+      : policyObject(&policy), targetObject(&target), statusSink(&status) {}
+
+  void runOnOperation() override {
+    Status status = run();
+    if (status.ok()) return;
+    // the message begins with its place, a line of the policy in most cases
+    mlir::emitError(mlir::UnknownLoc::get(&getContext())) << status.message();
+    if (statusSink) *statusSink = status;
+    signalPassFailure();
+  }
+
+  Status run() {
+    Policy readPolicy;
+    Target readTarget;
+    if (!policyObject) {
+      if (policy.empty()) {
+        return make_error(StatusCode::invalid_argument, {.place = "kt-place", .what = "no policy", .remedy = "give policy=FILE"});
+      }
+      KTC_ASSIGN_OR_RETURN(readPolicy, placement::read_policy(policy.getValue()));
+      if (target.empty()) {
+        readTarget = placement::host_target();
+      } else {
+        KTC_ASSIGN_OR_RETURN(readTarget, placement::read_target(target.getValue()));
+      }
+    }
+    const Policy& with = policyObject ? *policyObject : readPolicy;
+    const Target& on = targetObject ? *targetObject : readTarget;
+    KTC_ASSIGN_OR_RETURN(models::ModelDesc model, modelFromIr(getOperation()));
+    KTC_ASSIGN_OR_RETURN(placement::Placement placement, placement::place(model, with, on));
+    KTC_RETURN_IF_ERROR(checkServed(with, placement));
+    Placer placer(getOperation(), model, with, placement);
+    placer.run();
+    copies += placer.copies();
+    return {};
+  }
+
+  const Policy* policyObject = nullptr;
+  const Target* targetObject = nullptr;
+  Status* statusSink = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<mlir::Pass> createPlace(const Policy& policy, const Target& target, Status& status) {
+  return std::make_unique<Place>(policy, target, status);
+}
+
+}  // namespace ktc::compiler

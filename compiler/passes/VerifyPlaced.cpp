@@ -1,0 +1,72 @@
+// kt-verify-placed
+#include "compiler/passes/Passes.h"
+#include "compiler/passes/Symbols.h"
+#include "dialects/kt/KtWalk.h"
+
+namespace ktc::compiler {
+
+#define GEN_PASS_DEF_VERIFYPLACED
+#include "compiler/passes/Passes.h.inc"
+
+namespace {
+
+mlir::LogicalResult checkFormat(mlir::Operation* op, llvm::StringRef what, llvm::StringRef format, FormatKind kind) {
+  auto known = parse_format(format.str());
+  if (known && format_serves(*known, kind)) return mlir::success();
+  return op->emitOpError() << what << ": found \"" << format << "\", expected one of " << list_formats(kind);
+}
+
+template <typename Op>
+mlir::LogicalResult checkSymbol(Op op, FormatKind kind) {
+  if (!op.getDevice()) return op.emitOpError("has no device; run kt-place");
+  return checkFormat(op, "format", *op.getFormat(), kind);
+}
+
+mlir::LogicalResult checkStep(kt::StepOpInterface step) {
+  kt::PlaceAttr place = step.getPlaceAttr();
+  if (!place) return step->emitOpError("has no place; run kt-place");
+  if (mlir::failed(checkFormat(step, "weights", place.getWeights(), FormatKind::weight)) ||
+      mlir::failed(checkFormat(step, "activations", place.getActivations(), FormatKind::activation))) {
+    return mlir::failure();
+  }
+  for (mlir::FlatSymbolRefAttr ref : step.getWeights()) {
+    mlir::Operation* symbol = mlir::SymbolTable::lookupNearestSymbolFrom(step, ref);
+    auto weight = llvm::dyn_cast<kt::WeightOp>(symbol);
+    auto bank = llvm::dyn_cast<kt::ExpertBankOp>(symbol);
+    llvm::StringRef found = weight ? *weight.getFormat() : *bank.getFormat();
+    llvm::StringRef expected = weight && weight.isVector() ? "f32" : place.getWeights();
+    if (found == expected) continue;
+    return step->emitOpError() << ref << " has format \"" << found << "\", expected \"" << expected << "\" as "
+                               << (weight && weight.isVector() ? "vectors have" : "the op's place says");
+  }
+  return mlir::success();
+}
+
+struct VerifyPlaced : impl::VerifyPlacedBase<VerifyPlaced> {
+  using VerifyPlacedBase::VerifyPlacedBase;
+
+  void runOnOperation() override {
+    if (mlir::failed(check(getOperation()))) return signalPassFailure();
+    kt::setPhase(getOperation(), kt::Phase::placed);
+  }
+
+  static mlir::LogicalResult check(mlir::ModuleOp module) {
+    for (auto weight : module.getOps<kt::WeightOp>()) {
+      if (mlir::failed(checkSymbol(weight, FormatKind::weight))) return mlir::failure();
+    }
+    for (auto bank : module.getOps<kt::ExpertBankOp>()) {
+      if (mlir::failed(checkSymbol(bank, FormatKind::weight))) return mlir::failure();
+    }
+    for (auto cache : module.getOps<kt::CacheOp>()) {
+      if (mlir::failed(checkSymbol(cache, FormatKind::cache))) return mlir::failure();
+    }
+    mlir::LogicalResult result = mlir::success();
+    forEachStep(module, [&](kt::StepOpInterface step) {
+      if (mlir::succeeded(result)) result = checkStep(step);
+    });
+    return result;
+  }
+};
+
+}  // namespace
+}  // namespace ktc::compiler

@@ -1,0 +1,126 @@
+#include "compiler/passes/analysis/Workspace.h"
+
+#include <map>
+
+#include "compiler/passes/Symbols.h"
+#include "llvm/ADT/TypeSwitch.h"
+#include "runtime/formats/formats.h"
+#include "runtime/formats/workspace.h"
+
+namespace ktc::compiler {
+namespace {
+
+std::optional<uint64_t> product(std::initializer_list<uint64_t> factors) {
+  uint64_t result = 1;
+  for (uint64_t factor : factors) {
+    if (__builtin_mul_overflow(result, factor, &result)) return std::nullopt;
+  }
+  return result;
+}
+
+// The formulas of workspace.h add a few products: each must stay far below 64 bits.
+bool small(std::initializer_list<uint64_t> factors) {
+  std::optional<uint64_t> bytes = product(factors);
+  return bytes && *bytes < (uint64_t{1} << 60);
+}
+
+template <typename Op>
+std::optional<uint64_t> bytesAs(Op op, uint64_t batch, uint64_t rows, uint64_t columns) {
+  if (!op.getFormat() || !op.getPacking()) return std::nullopt;
+  auto format = parse_format(op.getFormat()->str());
+  auto packing = parse_packing(op.getPacking()->str());
+  if (!format || !packing) return std::nullopt;
+  return packed_bytes(*format, *packing, batch, rows, columns);
+}
+
+std::optional<uint64_t> sum(std::optional<uint64_t> a, std::optional<uint64_t> b) {
+  uint64_t result = 0;
+  if (!a || !b || __builtin_add_overflow(*a, *b, &result)) return std::nullopt;
+  return result;
+}
+
+}  // namespace
+
+std::optional<uint64_t> workspaceBytes(kt::StepOpInterface step, kt::BoundsAttr bounds) {
+  mlir::Operation* op = step;
+  uint64_t rows = bounds.of(kt::dimOf(op->getResult(0)));
+  return llvm::TypeSwitch<mlir::Operation*, std::optional<uint64_t>>(op)
+      .Case([&](kt::GqaOp o) -> std::optional<uint64_t> {
+        if (!small({rows, o.getHeads(), o.getHeadDim(), 4})) return std::nullopt;
+        return gqa_workspace(rows, o.getHeads(), o.getHeadDim()).total();
+      })
+      .Case([&](kt::MlaOp o) -> std::optional<uint64_t> {
+        if (!small({rows, o.getHeads(), o.getLatentDim() + o.getRopeDim(), 4})) return std::nullopt;
+        return mla_workspace(rows, o.getHeads(), o.getLatentDim(), o.getRopeDim()).total();
+      })
+      .Case([&](kt::RouteOp o) -> std::optional<uint64_t> {
+        if (!small({rows, o.getExperts(), 4})) return std::nullopt;
+        return route_workspace(rows, o.getExperts()).total();
+      })
+      .Case([&](kt::ExpertsOp o) -> std::optional<uint64_t> {
+        auto bank = mlir::SymbolTable::lookupNearestSymbolFrom<kt::ExpertBankOp>(o, o.getBankAttr());
+        uint64_t topk = kt::columnsOf(o.getIds());
+        if (!small({rows, topk, bank.getIntermediate(), 4}) || !small({rows, topk, 8})) return std::nullopt;
+        return experts_workspace(rows, topk, bank.getIntermediate(), bank.getExperts()).total();
+      })
+      .Case([&](kt::MlpOp o) -> std::optional<uint64_t> {
+        auto down = mlir::SymbolTable::lookupNearestSymbolFrom<kt::WeightOp>(o, o.getDownAttr());
+        if (!small({rows, down.getColumns(), 4})) return std::nullopt;
+        return mlp_workspace(rows, down.getColumns()).total();
+      })
+      .Default([](mlir::Operation*) { return uint64_t{0}; });
+}
+
+std::optional<uint64_t> packedBytes(kt::WeightOp weight) {
+  return bytesAs(weight, weight.getBatch(), weight.getRows(), weight.getColumns());
+}
+
+std::optional<uint64_t> packedBytes(kt::ExpertBankOp bank) {
+  uint64_t experts = bank.getExperts(), hidden = bank.getHidden(), inner = bank.getIntermediate();
+  return sum(bytesAs(bank, experts, 2 * inner, hidden), bytesAs(bank, experts, hidden, inner));
+}
+
+std::optional<uint64_t> cacheBytes(kt::CacheOp cache) {
+  auto format = cache.getFormat() ? parse_format(cache.getFormat()->str()) : std::nullopt;
+  if (!format) return std::nullopt;
+  uint64_t width = format_bits(*format) / 8;
+  return product({cache.getLayers(), cache.getSequences(), cache.getPagesPerSequence(), cache.getPage(),
+                  cache.getTokenElements(), width});
+}
+
+std::optional<llvm::SmallVector<mlir::Attribute>> accountOf(mlir::ModuleOp module, mlir::ArrayAttr devices) {
+  llvm::StringMap<Steps> users = usersOfWeights(module);
+  std::map<std::pair<std::string, kt::ModuleClass>, uint64_t> weights;
+  for (mlir::Operation& op : *module.getBody()) {
+    if (!llvm::isa<kt::WeightOp, kt::ExpertBankOp>(op)) continue;
+    auto weight = llvm::dyn_cast<kt::WeightOp>(op);
+    auto bank = llvm::dyn_cast<kt::ExpertBankOp>(op);
+    std::optional<uint64_t> bytes = weight ? packedBytes(weight) : packedBytes(bank);
+    auto steps = users.find(mlir::SymbolTable::getSymbolName(&op).getValue());
+    if (!bytes || steps == users.end()) return std::nullopt;
+    kt::ModuleClass cls = steps->second.front().getModule().getCls();
+    uint64_t& line = weights[{(weight ? *weight.getDevice() : *bank.getDevice()).str(), cls}];
+    std::optional<uint64_t> total = sum(line, bytes);
+    if (!total) return std::nullopt;
+    line = *total;
+  }
+  mlir::MLIRContext* context = module.getContext();
+  llvm::SmallVector<mlir::Attribute> lines;
+  for (auto device : devices.getAsRange<kt::DeviceAttr>()) {
+    for (auto& [key, bytes] : weights) {
+      if (key.first != device.getName()) continue;
+      lines.push_back(
+          kt::AccountAttr::get(context, device.getName(), "weights", kt::stringifyModuleClass(key.second), bytes));
+    }
+    for (auto cache : module.getOps<kt::CacheOp>()) {
+      if (cache.getDevice() != device.getName()) continue;
+      std::optional<uint64_t> bytes = cacheBytes(cache);
+      if (!bytes) return std::nullopt;
+      lines.push_back(kt::AccountAttr::get(context, device.getName(), "kv-cache", cache.getSymName(), *bytes));
+    }
+    lines.push_back(kt::AccountAttr::get(context, device.getName(), "arena", "activations", device.getArena()));
+  }
+  return lines;
+}
+
+}  // namespace ktc::compiler

@@ -1,0 +1,176 @@
+#include "compiler/pipeline/Pipeline.h"
+
+#include "compiler/import/Import.h"
+#include "compiler/passes/Passes.h"
+#include "compiler/pipeline/Diagnostics.h"
+#include "dialects/kt/KtWalk.h"
+#include "mlir/Parser/Parser.h"
+#include "mlir/Pass/PassRegistry.h"
+
+namespace ktc::compiler {
+
+// ------------------------------------------------------------------------------------------------------------------ the order
+
+namespace {
+
+// The passes that establish one phase. The check at its end always runs: it costs a walk, and it says which pass broke what.
+void addPhase(mlir::OpPassManager& passes, Phase phase, const PipelineOptions& options) {
+  switch (phase) {
+    case Phase::imported: {
+      // First, because everything behind it wants bounds, and because a decision may differ between prefill and decode.
+      SpecialiseEntriesOptions entries;
+      entries.decode.assign(options.batch.decode.begin(), options.batch.decode.end());
+      entries.chunk = options.batch.chunk;
+      entries.streamChunk = options.batch.stream_chunk;
+      passes.addPass(createSpecialiseEntries(entries));
+      passes.addPass(createVerifyImported());
+      return;
+    }
+    case Phase::placed:
+      // Before any fold: rules of the policy match modules of the checkpoint, one weight each.
+      passes.addPass(options.makePlace());
+      passes.addPass(createVerifyPlaced());
+      return;
+    case Phase::transferred:
+      // Transfers and deferral come here, in front of every fold: they reason about modules, not about fused ops.
+      passes.addPass(createVerifyTransferred());
+      return;
+    case Phase::optimised:
+      // Needs places: only projections in one place may become one. Also legalises kv_b, so it is not optional.
+      passes.addPass(createFoldWeights());
+      passes.addPass(createVerifyOptimised());
+      return;
+    case Phase::tiled:
+      passes.addPass(createVerifyTiled());
+      return;
+    case Phase::lowered:
+      // Last: an address is for a step that nothing moves any more.
+      passes.addPass(createPlanMemory());
+      passes.addPass(createVerifyLowered());
+      return;
+    case Phase::planned: return;  // emit
+  }
+}
+
+}  // namespace
+
+void buildPipeline(mlir::OpPassManager& passes, std::optional<Phase> from, Phase to, const PipelineOptions& options) {
+  int first = from ? static_cast<int>(*from) + 1 : 0;
+  for (int phase = first; phase <= static_cast<int>(to); ++phase) addPhase(passes, static_cast<Phase>(phase), options);
+}
+
+// --------------------------------------------------------------------------------------------------------------------- phases
+
+std::optional<Phase> parsePhase(std::string_view name) { return kt::symbolizePhase(llvm::StringRef(name.data(), name.size())); }
+
+std::string listPhases() {
+  std::string list;
+  for (unsigned i = 0; i <= static_cast<unsigned>(Phase::planned); ++i) {
+    list += (list.empty() ? "" : ", ") + kt::stringifyPhase(static_cast<Phase>(i)).str();
+  }
+  return list;
+}
+
+// -------------------------------------------------------------------------------------------------------------------- running
+
+namespace {
+
+Status runPasses(mlir::ModuleOp module, std::optional<Phase> from, const placement::Policy& policy,
+                 const placement::Target& target, const CompileOptions& options) {
+  DiagnosticCollector diagnostics(*module.getContext(), options.remarks);
+  Status placing;
+  mlir::PassManager passes(module.getContext());
+  passes.enableVerifier(true);
+  buildPipeline(passes, from, std::min(options.stop, Phase::lowered),
+                {policy.batch, [&] { return createPlace(policy, target, placing); }});
+  if (mlir::succeeded(passes.run(module))) return {};
+  if (!placing.ok()) return placing;
+  return diagnostics.status(StatusCode::internal, "the compiler broke its own rules; please report this");
+}
+
+}  // namespace
+
+Expected<mlir::OwningOpRef<mlir::ModuleOp>> compileTo(mlir::MLIRContext& context, const models::ModelDesc& model,
+                                                      const placement::Policy& policy, const placement::Target& target,
+                                                      const CompileOptions& options) {
+  KTC_ASSIGN_OR_RETURN(mlir::OwningOpRef<mlir::ModuleOp> module, importModel(context, model, policy, target));
+  KTC_RETURN_IF_ERROR(runPasses(*module, std::nullopt, policy, target, options));
+  return module;
+}
+
+Status resume(mlir::ModuleOp module, std::optional<Phase> start, const placement::Policy& policy,
+              const placement::Target& target, const CompileOptions& options) {
+  std::optional<Phase> phase = kt::phaseOf(module);
+  auto name = [](std::optional<Phase> p) { return p ? kt::stringifyPhase(*p).str() : std::string("no phase"); };
+  if (start && phase != start) {
+    return make_error(StatusCode::invalid_argument, {.place = "--start-from",
+                                                     .what = "the IR is in another phase",
+                                                     .found = name(phase),
+                                                     .expected = name(start),
+                                                     .remedy = "name the phase that kt.phase states"});
+  }
+  if (phase && *phase > options.stop) {
+    return make_error(StatusCode::invalid_argument, {.place = "--stop-after",
+                                                     .what = "the IR is past that phase",
+                                                     .found = name(phase),
+                                                     .expected = "at most " + name(options.stop),
+                                                     .remedy = "stop later, or start from an earlier text"});
+  }
+  return runPasses(module, phase, policy, target, options);
+}
+
+Expected<mlir::OwningOpRef<mlir::ModuleOp>> parseModule(mlir::MLIRContext& context, std::string_view text,
+                                                        std::string_view name) {
+  context.loadDialect<kt::KtDialect>();
+  DiagnosticCollector diagnostics(context, nullptr);
+  auto module = mlir::parseSourceString<mlir::ModuleOp>(llvm::StringRef(text.data(), text.size()), &context,
+                                                        llvm::StringRef(name.data(), name.size()));
+  if (module) return module;
+  return diagnostics.status(StatusCode::invalid_argument, "write it with --stop-after, or correct it");
+}
+
+std::string printModule(mlir::ModuleOp module) {
+  std::string text;
+  llvm::raw_string_ostream stream(text);
+  mlir::OpPrintingFlags flags;
+  flags.enableDebugInfo(/*enable=*/true, /*prettyForm=*/false);
+  module.print(stream, flags);
+  stream << "\n";
+  return text;
+}
+
+// ---------------------------------------------------------------------------------------------------------------- for ktc-opt
+
+namespace {
+
+struct PipelineFlags : mlir::PassPipelineOptions<PipelineFlags> {
+  Option<std::string> from{*this, "from", llvm::cl::desc("phase that the input is in (default: fresh from import)")};
+  Option<std::string> to{*this, "to", llvm::cl::desc("phase to stop after"), llvm::cl::init("lowered")};
+  Option<std::string> policy{*this, "policy", llvm::cl::desc("policy file for kt-place")};
+  Option<std::string> target{*this, "target", llvm::cl::desc("target file for kt-place (default: this machine)")};
+  ListOption<uint32_t> decode{*this, "decode", llvm::cl::desc("buckets of decode and sample")};
+  Option<uint32_t> chunk{*this, "chunk", llvm::cl::desc("tokens of an extend step"), llvm::cl::init(512)};
+  Option<uint32_t> streamChunk{*this, "stream-chunk", llvm::cl::desc("tokens of a streamed extend step"), llvm::cl::init(0)};
+};
+
+}  // namespace
+
+void registerPipeline() {
+  mlir::PassPipelineRegistration<PipelineFlags>(
+      "kt-pipeline", "the compiler's pipeline from one phase to another", [](mlir::OpPassManager& passes, const PipelineFlags& flags) {
+        std::optional<Phase> from = parsePhase(flags.from.getValue()), to = parsePhase(flags.to.getValue());
+        if (!to || (!from && !flags.from.empty())) {
+          llvm::errs() << "kt-pipeline: found from=" << flags.from << " to=" << flags.to << ", expected phases: " << listPhases()
+                       << "\n";
+          return;
+        }
+        PipelineOptions options;
+        if (!flags.decode.empty()) options.batch.decode.assign(flags.decode.begin(), flags.decode.end());
+        options.batch.chunk = flags.chunk;
+        options.batch.stream_chunk = flags.streamChunk;
+        options.makePlace = [&] { return createPlace(PlaceOptions{flags.policy, flags.target}); };
+        buildPipeline(passes, from, std::min(*to, Phase::lowered), options);
+      });
+}
+
+}  // namespace ktc::compiler
