@@ -110,6 +110,10 @@ Expected<std::shared_ptr<const OpenPlan>> open_plan(const std::filesystem::path&
     if (file.bytes() > kMaxPlanBytes)
       return make_error(StatusCode::data_corrupt, {name, "too long for a plan", fmt::format("{} bytes", file.bytes()),
                                                    fmt::format("at most {}", kMaxPlanBytes), kCopyAgain});
+    // what is no plan is told by its first bytes, without the memory for the rest
+    bytes.resize(std::min<std::uint64_t>(file.bytes(), kSmallestPlan));
+    KTC_RETURN_IF_ERROR(file.read(0, bytes));
+    KTC_RETURN_IF_ERROR(check_head(bytes, name));
     bytes.resize(file.bytes());
     KTC_RETURN_IF_ERROR(file.read(0, bytes));
   }

@@ -12,9 +12,7 @@ namespace ktc::plan {
 namespace {
 
 constexpr std::string_view kFooterMagic = "KTPDIGST";
-constexpr std::size_t kFooterBytes = 16;
 constexpr std::string_view kIdentifier = "KTP1";
-constexpr std::size_t kSmallestPlan = 8 + kFooterBytes;  // root offset, identifier, footer
 constexpr const char* kCompileAgain = "compile the plan again, or copy it again if the copy was cut short";
 
 std::uint64_t load_le64(const std::byte* p) {
@@ -36,7 +34,6 @@ std::string quoted(const std::byte* p, std::size_t count) {
   return text + "\"";
 }
 
-// A version comes before everything else: a newer plan may have another footer and another digest.
 Status check_identifier(std::span<const std::byte> bytes, std::string_view place) {
   const std::byte* identifier = bytes.data() + 4;
   if (std::memcmp(identifier, kIdentifier.data(), 4) == 0) return {};
@@ -71,12 +68,16 @@ std::uint64_t digest64(std::span<const std::byte> bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
-Expected<planfb::PlanT> parse_plan(std::span<const std::byte> bytes, std::string_view name) {
+Status check_head(std::span<const std::byte> bytes, std::string_view name) {
   if (bytes.size() < kSmallestPlan)
     return make_error(StatusCode::data_corrupt,
                       {std::string(name), "too short for a plan", fmt::format("{} bytes", bytes.size()),
                        fmt::format("at least {}", kSmallestPlan), kCompileAgain});
-  KTC_RETURN_IF_ERROR(check_identifier(bytes, name));
+  return check_identifier(bytes, name);
+}
+
+Expected<planfb::PlanT> parse_plan(std::span<const std::byte> bytes, std::string_view name) {
+  KTC_RETURN_IF_ERROR(check_head(bytes, name));
   if (bytes.size() > kMaxPlanBytes)
     return make_error(StatusCode::unsupported,
                       {std::string(name), "too long for a plan", fmt::format("{} bytes", bytes.size()),

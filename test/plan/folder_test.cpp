@@ -58,10 +58,14 @@ TEST_F(PlanFolder, SaysWhatHasTheWrongLength) {
   EXPECT_EQ(message(), at("tokenizer.json") + ": length: found 5 bytes, expected 3 bytes" + kCopyAgain);
   std::filesystem::resize_file(folder() / "all.weights", 1000);
   EXPECT_EQ(message(), at("all.weights") + ": length: found 1000 bytes, expected 21824 bytes" + kCopyAgain);
-  std::filesystem::resize_file(folder() / "plan.ktp", 1u << 30);
-  std::filesystem::resize_file(folder() / "plan.ktp", (std::uint64_t{1} << 30) + 8);
+  std::filesystem::resize_file(folder() / "plan.ktp", (1u << 28) + 8);
   EXPECT_EQ(message(),
-            at("plan.ktp") + ": too long for a plan: found 1073741832 bytes, expected at most 1073741824" + kCopyAgain);
+            at("plan.ktp") + ": too long for a plan: found 268435464 bytes, expected at most 268435456" + kCopyAgain);
+  std::filesystem::resize_file(folder() / "plan.ktp", 0);
+  std::filesystem::resize_file(folder() / "plan.ktp", 1u << 28);
+  EXPECT_EQ(message(), at("plan.ktp") +
+                           ": not a plan: identifier: found \"\\x00\\x00\\x00\\x00\", expected \"KTP1\"; name the "
+                           "folder that ktc compile wrote");
 }
 
 struct Seen {
