@@ -86,7 +86,7 @@ class Builder {
       index_.devices[device.getName().str()] = static_cast<std::uint32_t>(plan_.devices.size());
       auto out = std::make_unique<planfb::DeviceT>();
       out->name = device.getName().str();
-      out->kind = out->name == "cpu" ? planfb::DeviceKind_cpu : planfb::DeviceKind_cuda;
+      out->kind = out->name == "cpu" ? planfb::DeviceKind::cpu : planfb::DeviceKind::cuda;
       out->arena_bytes = device.getArena();
       plan_.devices.push_back(std::move(out));
     }
@@ -148,7 +148,7 @@ class Builder {
 
     auto out = std::make_unique<planfb::WeightT>();
     out->name = name;
-    out->source = planfb::WeightSource_file;
+    out->source = planfb::WeightSource::file;
     out->format = static_cast<std::uint8_t>(job.format);
     out->packing = static_cast<std::uint8_t>(job.packing);
     out->batch = batch;
@@ -211,22 +211,22 @@ class Builder {
     for (auto entry : module_.getOps<kt::EntryOp>()) {
       auto out = std::make_unique<planfb::EntryT>();
       out->name = entry.getSymName().str();
-      out->kind = entry.getKind() == kt::EntryKind::extend   ? planfb::EntryKind_extend
-                  : entry.getKind() == kt::EntryKind::decode ? planfb::EntryKind_decode
-                                                             : planfb::EntryKind_sample;
+      out->kind = entry.getKind() == kt::EntryKind::extend   ? planfb::EntryKind::extend
+                  : entry.getKind() == kt::EntryKind::decode ? planfb::EntryKind::decode
+                                                             : planfb::EntryKind::sample;
       kt::BoundsAttr bounds = *entry.getBounds();
       out->max_tokens = static_cast<std::uint32_t>(bounds.getTokens());
       out->max_rows = static_cast<std::uint32_t>(bounds.getRows());
       out->max_sequences = static_cast<std::uint32_t>(bounds.getSequences());
-      for (mlir::Attribute attribute : *entry.getBuffers()) {
+      for (mlir::Attribute attribute : entry.getBuffersAttr()) {
         auto buffer = mlir::cast<kt::BufferAttr>(attribute);
         auto o = std::make_unique<planfb::BufferT>();
         o->name = buffer.getName().str();
         o->device = index_.devices.at(buffer.getDevice().str());
         o->role = static_cast<planfb::BufferRole>(buffer.getRole());
-        o->symbol = buffer.getRole() == kt::BufferRole::workspace ? planfb::Symbol_workspace
-                    : buffer.getDim() == kt::Dim::tokens          ? planfb::Symbol_tokens
-                                                                  : planfb::Symbol_rows;
+        o->symbol = buffer.getRole() == kt::BufferRole::workspace ? planfb::Symbol::workspace
+                    : buffer.getDim() == kt::Dim::tokens          ? planfb::Symbol::tokens
+                                                                  : planfb::Symbol::rows;
         o->format = static_cast<std::uint8_t>(*parse_format(buffer.getFormat().str()));
         o->columns = buffer.getColumns();
         o->row_bytes = buffer.getRowBytes();
@@ -249,7 +249,7 @@ class Builder {
     for (mlir::Attribute attribute : index_.ropes) {
       auto rope = mlir::cast<kt::RopeAttr>(attribute);
       auto out = std::make_unique<planfb::RopeT>();
-      out->style = rope.getStyle() == kt::RopeStyle::half ? planfb::RopeStyle_half : planfb::RopeStyle_interleaved;
+      out->style = rope.getStyle() == kt::RopeStyle::half ? planfb::RopeStyle::half : planfb::RopeStyle::interleaved;
       out->inv_freq.assign(rope.getInvFreq().asArrayRef().begin(), rope.getInvFreq().asArrayRef().end());
       out->factor = static_cast<float>(rope.getFactor().getValueAsDouble());
       plan_.ropes.push_back(std::move(out));
@@ -264,8 +264,8 @@ class Builder {
   std::vector<FileJobs> files_;
 };
 
-static_assert(static_cast<int>(kt::BufferRole::logits) == planfb::BufferRole_logits &&
-                  static_cast<int>(kt::BufferRole::workspace) == planfb::BufferRole_workspace,
+static_assert(static_cast<int>(kt::BufferRole::logits) == static_cast<int>(planfb::BufferRole::logits) &&
+                  static_cast<int>(kt::BufferRole::workspace) == static_cast<int>(planfb::BufferRole::workspace),
               "buffer roles are copied by value");
 
 }  // namespace

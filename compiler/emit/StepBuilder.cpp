@@ -20,7 +20,7 @@ std::uint32_t bankIndex(const PlanIndex& index, FlatSymbolRefAttr ref, const cha
 float toFloat(const llvm::APFloat& value) { return value.convertToFloat(); }
 
 planfb::RouterKind routerKind(kt::RouterKind kind) {
-  return kind == kt::RouterKind::softmax_topk ? planfb::RouterKind_softmax_topk : planfb::RouterKind_sigmoid_group;
+  return kind == kt::RouterKind::softmax_topk ? planfb::RouterKind::softmax_topk : planfb::RouterKind::sigmoid_group;
 }
 
 // Sets the op union; false for an op that is not a step of the plan.
@@ -34,7 +34,7 @@ bool setOp(planfb::OpUnion& out, mlir::Operation* op, PlanIndex& index) {
       })
       .Case([&](kt::NormOp o) {
         planfb::NormOpT t;
-        t.kind = planfb::NormKind_rms;
+        t.kind = planfb::NormKind::rms;
         t.w = weightIndex(index, o.getWeightAttr());
         t.eps = toFloat(o.getEps());
         out.Set(std::move(t));
@@ -103,7 +103,7 @@ bool setOp(planfb::OpUnion& out, mlir::Operation* op, PlanIndex& index) {
         planfb::ExpertsOpT t;
         t.w_gate_up = bankIndex(index, o.getBankAttr(), "gate_up");
         t.w_down = bankIndex(index, o.getBankAttr(), "down");
-        t.activation = planfb::Activation_swiglu;
+        t.activation = planfb::Activation::swiglu;
         t.layer = static_cast<std::uint32_t>(std::max<std::int64_t>(0, o.getModule().getLayer()));
         out.Set(std::move(t));
         return true;
@@ -112,7 +112,7 @@ bool setOp(planfb::OpUnion& out, mlir::Operation* op, PlanIndex& index) {
         planfb::MlpOpT t;
         t.w_gate_up = weightIndex(index, o.getGateUpAttr());
         t.w_down = weightIndex(index, o.getDownAttr());
-        t.activation = planfb::Activation_swiglu;
+        t.activation = planfb::Activation::swiglu;
         out.Set(std::move(t));
         return true;
       })
@@ -151,12 +151,17 @@ std::uint32_t PlanIndex::rope(mlir::Attribute attribute) {
 Expected<std::unique_ptr<planfb::StepT>> buildStep(kt::StepOpInterface op, PlanIndex& index) {
   auto step = std::make_unique<planfb::StepT>();
   step->name = kt::stepName(op);
-  step->location = kt::locationText(op);
-  step->kind = planfb::StepKind_compute;
+  step->location = kt::locationText(op->getLoc());
+  step->kind = planfb::StepKind::compute;
   step->device = index.devices.at(op.getPlaceAttr().getDevice().str());
   step->activations = static_cast<std::uint8_t>(*parse_format(op.getPlaceAttr().getActivations().str()));
   step->inputs = views(op.getInViewsAttr());
   step->outputs = views(op.getOutViewsAttr());
+  if (mlir::isa<kt::LinearOp>(op.getOperation()) && step->outputs.size() > 1) {
+    // consecutive columns of one buffer (kt-verify-lowered): the plan's op has the one output that spans them
+    const planfb::View first = step->outputs.front(), last = step->outputs.back();
+    step->outputs = {planfb::View(first.buffer(), first.column(), last.column() + last.columns() - first.column())};
+  }
   if (mlir::IntegerAttr workspace = op.getWorkspaceAttr())
     step->workspace = static_cast<std::uint32_t>(workspace.getInt());
   if (!setOp(step->op, op.getOperation(), index))
