@@ -28,7 +28,7 @@ ktc_edge(compiler_weights base formats models tbb xxhash)
 ktc_edge(compiler base formats models placement plan dialect_kt compiler_weights mlir xxhash)
 
 # the mains
-ktc_edge(ktc base formats models placement compiler cli exec)
+ktc_edge(ktc base formats models placement compiler dialect_kt mlir cli exec)
 ktc_edge(ktc-opt base dialect_kt compiler mlir)
 ktc_edge(ktc-plan base formats plan weights cli)
 ktc_edge(ktc-run base formats safetensors plan exec text json cli)

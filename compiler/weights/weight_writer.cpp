@@ -136,7 +136,9 @@ class Writer {
       }
     }
     // the largest first: no worker is left alone with an expert bank at the end
-    std::stable_sort(todo.begin(), todo.end(), [this](std::size_t a, std::size_t b) { return jobs_[a].bytes > jobs_[b].bytes; });
+    std::sort(todo.begin(), todo.end(), [this](std::size_t a, std::size_t b) {
+      return jobs_[a].bytes != jobs_[b].bytes ? jobs_[a].bytes > jobs_[b].bytes : a < b;
+    });
     tbb::task_arena arena(options_.threads > 0 ? options_.threads : tbb::task_arena::automatic);
     std::atomic<std::size_t> next{0};
     const int workers = static_cast<int>(std::min<std::size_t>(todo.size(), static_cast<std::size_t>(arena.max_concurrency())));

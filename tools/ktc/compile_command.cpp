@@ -1,0 +1,113 @@
+#include "tools/ktc/compile_command.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "compiler/emit/Emit.h"
+#include "models/read_model.h"
+#include "placement/place.h"
+#include "runtime/base/progress.h"
+#include "runtime/base/units.h"
+#include "tools/ktc/compile_report.h"
+#include "tools/ktc/run_interrupt.h"
+
+namespace ktc::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Family declarations travel with the program: build/PRESET/share/ktc/families beside build/PRESET/bin.
+Expected<fs::path> families_folder(const CompileCommand& command) {
+  if (command.families) return *command.families;
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  const fs::path folder = program.parent_path().parent_path() / "share" / "ktc" / "families";
+  if (!error && fs::is_directory(folder, error)) return folder;
+  return make_error(StatusCode::not_found, {.place = folder.string(),
+                                            .what = "no folder of model families beside the program",
+                                            .remedy = "pass --families FOLDER (models/families of the source tree)"});
+}
+
+Expected<std::string> read_text(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::stringstream text;
+  if (in) text << in.rdbuf();
+  if (!in)
+    return make_error(StatusCode::io_error, {.place = path.string(), .what = "cannot read", .found = std::strerror(errno)});
+  return text.str();
+}
+
+Status write_text(const std::optional<fs::path>& path, const std::string& text) {
+  std::FILE* out = path ? std::fopen(path->c_str(), "wb") : stdout;
+  if (!out)
+    return make_error(StatusCode::io_error, {.place = path->string(), .what = "cannot create", .found = std::strerror(errno)});
+  bool good = std::fwrite(text.data(), 1, text.size(), out) == text.size();
+  good = (path ? std::fclose(out) : std::fflush(out)) == 0 && good;
+  if (good) return {};
+  return make_error(StatusCode::io_error,
+                    {.place = path ? path->string() : "standard output", .what = "cannot write", .found = std::strerror(errno)});
+}
+
+Status emit(const CompileCommand& command, const CompileFacts& facts) {
+  const auto start = std::chrono::steady_clock::now();
+  run::Interrupt interrupt;
+  Progress progress("writing " + command.output->filename().string());
+  compiler::EmitOptions options;
+  options.folder = *command.output;
+  options.threads = command.threads;
+  options.report = report_json(facts);
+  std::uint64_t bytes = 0;
+  options.progress = [&](std::uint64_t done, std::uint64_t total) {
+    bytes = total;
+    progress.update(done, total);
+  };
+  options.cancelled = [&] { return interrupt.flag().load(); };
+  KTC_RETURN_IF_ERROR(compiler::emitPlan(facts.lowered, facts.model, options));
+  progress.finish();
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  fmt::print(stderr, "ktc: wrote {}: {} of weights in {}\n", command.output->string(), format_bytes(bytes), format_seconds(seconds));
+  return {};
+}
+
+}  // namespace
+
+Status run_compile(const CompileCommand& command) {
+  // The small files first: a typo in the policy is reported before a thousand shards are opened.
+  KTC_ASSIGN_OR_RETURN(const placement::Policy policy, placement::read_policy(command.policy));
+  placement::Target target = placement::host_target();
+  if (command.target) {
+    KTC_ASSIGN_OR_RETURN(target, placement::read_target(*command.target));
+  }
+  KTC_ASSIGN_OR_RETURN(const fs::path families, families_folder(command));
+  KTC_ASSIGN_OR_RETURN(const models::ModelDesc model, models::read_model(command.model, families));
+  if (!command.dry_run)
+    for (const std::string& warning : model.warnings) fmt::print(stderr, "ktc: warning: {}\n", warning);
+
+  mlir::MLIRContext context(mlir::MLIRContext::Threading::DISABLED);
+  std::vector<std::string> remarks;
+  compiler::CompileOptions options{command.stop_after.value_or(compiler::Phase::lowered), &remarks};
+  mlir::OwningOpRef<mlir::ModuleOp> module;
+  if (command.start_from) {
+    KTC_ASSIGN_OR_RETURN(const std::string text, read_text(*command.start_from));
+    KTC_ASSIGN_OR_RETURN(module, compiler::parseModule(context, text, command.start_from->filename().string()));
+    KTC_RETURN_IF_ERROR(compiler::resume(*module, std::nullopt, policy, target, options));
+  } else {
+    KTC_ASSIGN_OR_RETURN(module, compiler::compileTo(context, model, policy, target, options));
+  }
+  if (command.remarks)
+    for (const std::string& remark : remarks) fmt::print(stderr, "remark: {}\n", remark);
+  if (command.stop_after) return write_text(command.output, compiler::printModule(*module));
+
+  KTC_ASSIGN_OR_RETURN(const placement::Placement placed, placement::place(model, policy, target));
+  const CompileFacts facts{model, policy, target, placed, *module};
+  if (command.dry_run) return write_text(std::nullopt, report_text(facts));
+  return emit(command, facts);
+}
+
+}  // namespace ktc::tools

@@ -1,0 +1,51 @@
+#include "tools/ktc/compile_options.h"
+
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+
+namespace ktc::tools {
+namespace {
+
+Status bad_flag(std::string place, std::string found, std::string expected, std::string remedy = {}) {
+  return make_error(StatusCode::invalid_argument,
+                    {.place = std::move(place), .found = std::move(found), .expected = std::move(expected), .remedy = std::move(remedy)});
+}
+
+}  // namespace
+
+Expected<std::optional<CompileCommand>> parse_compile_options(int argc, char** argv) {
+  CompileCommand command;
+  std::string stop;
+  CLI::App app("Compiles a Hugging Face checkpoint and a policy into a plan that ktc-run executes.", "ktc");
+  app.require_subcommand(1);
+  CLI::App* compile = app.add_subcommand("compile", "checkpoint + policy (+ target) to NAME.ktp");
+  compile->add_option("MODEL", command.model, "folder with config.json, *.safetensors and tokenizer.json")->required();
+  compile->add_option("--policy", command.policy, "where modules live and in which formats (docs/policy.md)")->required();
+  compile->add_option("--target", command.target, "the machine to compile for; default: this one");
+  compile->add_option("-o,--output", command.output, "plan folder to write, NAME.ktp; with --stop-after a file for the IR");
+  compile->add_flag("--dry-run", command.dry_run, "placement and memory of every device from headers alone; writes nothing");
+  compile->add_option("--stop-after", stop, "print the IR after a phase: " + compiler::listPhases());
+  compile->add_option("--start-from", command.start_from, "resume from IR that --stop-after printed");
+  compile->add_flag("--remarks", command.remarks, "say why passes did what they did");
+  compile->add_option("--families", command.families, "folder of model family declarations; default: beside the program");
+  compile->add_option("--threads", command.threads, "threads that pack weights; default: all")->check(CLI::Range(1, 4096));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::fputs((compile->parsed() ? compile : &app)->help().c_str(), stdout);
+    return std::optional<CompileCommand>();
+  } catch (const CLI::ParseError& error) {
+    return Status(StatusCode::invalid_argument, std::string(error.what()) + "; see ktc compile --help");
+  }
+  if (!stop.empty()) {
+    command.stop_after = compiler::parsePhase(stop);
+    if (!command.stop_after) return bad_flag("--stop-after", "'" + stop + "'", "one of " + compiler::listPhases());
+    if (command.dry_run) return bad_flag("--dry-run", "--stop-after beside it", "one of the two");
+  }
+  if (!command.output && !command.dry_run && !command.stop_after)
+    return bad_flag("-o", "nothing", "the plan folder to write", "add -o NAME.ktp, or --dry-run to see what would happen");
+  return std::optional<CompileCommand>(std::move(command));
+}
+
+}  // namespace ktc::tools

@@ -1,0 +1,28 @@
+// The command line of `ktc compile`.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include "compiler/pipeline/Pipeline.h"
+#include "runtime/base/status.h"
+
+namespace ktc::tools {
+
+struct CompileCommand {
+  std::filesystem::path model;                       // checkpoint folder
+  std::filesystem::path policy;
+  std::optional<std::filesystem::path> target;       // absent: this machine
+  std::optional<std::filesystem::path> output;       // plan folder; with stop_after: file for the IR, absent: standard output
+  bool dry_run = false;
+  bool remarks = false;
+  std::optional<compiler::Phase> stop_after;
+  std::optional<std::filesystem::path> start_from;   // IR that --stop-after printed
+  std::optional<std::filesystem::path> families;     // absent: beside the program
+  int threads = 0;
+};
+
+// Only syntax and combinations; no file is opened. nullopt: help was asked for and printed.
+Expected<std::optional<CompileCommand>> parse_compile_options(int argc, char** argv);
+
+}  // namespace ktc::tools
