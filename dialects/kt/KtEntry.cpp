@@ -97,13 +97,13 @@ mlir::LogicalResult EntryOp::verifyRegions() {
                            << describe(role);
     }
   }
-  for (mlir::Operation& op : block.without_terminator()) {
-    if (!llvm::isa<StepOpInterface>(op)) {
+  auto ret = llvm::dyn_cast<ReturnOp>(block.back());
+  if (!ret) return emitOpError("does not end with kt.return");
+  for (mlir::Operation& op : block) {
+    if (&op != ret && !llvm::isa<StepOpInterface>(op)) {
       return op.emitOpError("is no step; expected only steps of kt in the body of an entry");
     }
   }
-  auto ret = llvm::dyn_cast<ReturnOp>(block.getTerminator());
-  if (!ret) return emitOpError("does not end with kt.return");
   Role result = resultOf(getKind());
   if (ret.getValues().size() != 1 || !plays(result, ret.getValues()[0].getType())) {
     return ret.emitOpError() << "of an entry of kind " << kind << ": expected one value, " << describe(result);
