@@ -48,7 +48,11 @@ KTC_BROKEN_PLANS(
     {
         {"none", [](PlanT& p) { step_of(p, "embed").op.Reset(); },
          KTC_EXTEND("0 \"embed\"") "op: found none, expected an op that this ktc has"},
-        {"unknown", [](PlanT& p) { step_of(p, "embed").op.type = static_cast<planfb::Op>(12); },
+        {"unknown",
+         [](PlanT& p) {
+           step_of(p, "embed").op.Reset();
+           step_of(p, "embed").op.type = static_cast<planfb::Op>(12);  // as unpacking leaves a newer schema's member
+         },
          KTC_EXTEND("0 \"embed\"") "op: found 12, expected an op that this ktc has"},
         {"sample_in_extend", [](PlanT& p) { step_of(p, "embed").op.Set(planfb::SampleOpT()); },
          KTC_EXTEND(
