@@ -249,13 +249,13 @@ class Folder {
     }
   }
 
-  // "model.layers.0.self_attn.q-k-v": the common prefix up to a dot, then what differs.
+  // "model.layers.0.self_attn.q.k.v": the common prefix up to a dot, then what differs.
   static std::string joinedName(llvm::ArrayRef<kt::WeightOp> parts) {
     std::string name = kt::WeightOp(parts[0]).getSymName().str();
     std::size_t prefix = name.rfind('.') == std::string::npos ? 0 : name.rfind('.') + 1;
     for (kt::WeightOp part : parts.drop_front()) {
       llvm::StringRef other = part.getSymName();
-      name += "-" + (other.starts_with(name.substr(0, prefix)) ? other.substr(prefix) : other).str();
+      name += "." + (other.starts_with(name.substr(0, prefix)) ? other.substr(prefix) : other).str();
     }
     return name;
   }

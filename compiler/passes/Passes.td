@@ -103,7 +103,7 @@ def FoldWeights : Kt_Pass<"kt-fold-weights"> {
     Weights that nothing uses any more are removed.
 
     Before: `%q = kt.linear %x @q …`, `%k = kt.linear %x @k …`
-    After:  `%q, %k = kt.linear %x @q-k …` with `kt.weight @q-k … from [<slot = "q", rows = 8>, <slot = "k", rows = 4, dst_row = 8>]`
+    After:  `%q, %k = kt.linear %x @q.k …` with `kt.weight @q.k … from [<slot = "q", rows = 8>, <slot = "k", rows = 4, dst_row = 8>]`
   }];
   let statistics = [
     Statistic<"splits", "splits", "kv_b weights split into W_UK and W_UV">,

@@ -62,10 +62,7 @@ class Placer {
     const ModulePlacement& placed = *places_.at(step.getModule().getName().str());
     mlir::MLIRContext* context = module_.getContext();
     step.setPlaceAttr(kt::PlaceAttr::get(context, placed.device, to_string(placed.weights), to_string(placed.activations)));
-    if (placed.rule >= 0) {
-      const placement::Position& rule = policy_.rules[placed.rule].position;
-      step->setLoc(kt::withRule(step.getLoc(), rule.file, rule.line, rule.column));
-    }
+    addRule(step, placed);
     // one pass over the op's attributes, so that exchanging two names does not exchange them twice
     llvm::DenseMap<mlir::Attribute, FlatSymbolRefAttr> renamed;
     for (FlatSymbolRefAttr ref : step.getWeights()) {
@@ -85,12 +82,12 @@ class Placer {
   FlatSymbolRefAttr placeWeight(FlatSymbolRefAttr ref, const ModulePlacement& placed) {
     mlir::Operation* op = symbols_.lookup(ref.getValue());
     if (auto bank = llvm::dyn_cast_or_null<kt::ExpertBankOp>(op)) {
-      setPlace(bank, placed.device, to_string(placed.weights));
+      if (!bank.getDeviceAttr()) setPlace(bank, placed, to_string(placed.weights));
       return ref;
     }
     auto weight = llvm::cast<kt::WeightOp>(op);
     std::string format(to_string(weight.isVector() ? Format::f32 : placed.weights));
-    if (!weight.getDeviceAttr()) setPlace(weight, placed.device, format);
+    if (!weight.getDeviceAttr()) setPlace(weight, placed, format);
     if (*weight.getDevice() == placed.device && *weight.getFormat() == format) return ref;
 
     std::string name = ref.getValue().str() + "-";
@@ -99,7 +96,7 @@ class Placer {
     if (!symbols_.lookup(name)) {
       auto copy = llvm::cast<kt::WeightOp>(weight->clone());
       copy.setSymName(name);
-      setPlace(copy, placed.device, format);
+      setPlace(copy, placed, format);
       symbols_.insert(copy, std::next(weight->getIterator()));
       ++copies_;
     }
@@ -107,10 +104,17 @@ class Placer {
   }
 
   template <typename Op>
-  static void setPlace(Op op, llvm::StringRef device, std::string_view format) {
-    op.setDevice(device);
+  void setPlace(Op op, const ModulePlacement& placed, std::string_view format) {
+    op.setDevice(placed.device);
     op.setFormat(format);
     op.setPacking(to_string(Packing::row_major));
+    addRule(op, placed);
+  }
+
+  void addRule(mlir::Operation* op, const ModulePlacement& placed) {
+    if (placed.rule < 0) return;
+    const placement::Position& rule = policy_.rules[placed.rule].position;
+    op->setLoc(kt::withRule(op->getLoc(), rule.file, rule.line, rule.column));
   }
 
   mlir::ModuleOp module_;

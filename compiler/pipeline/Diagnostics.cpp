@@ -48,7 +48,7 @@ DiagnosticCollector::DiagnosticCollector(mlir::MLIRContext& context, std::vector
       }) {
   if (remarks == nullptr) return;
   mlir::remark::RemarkCategories every;
-  every.all = ".*";
+  every.passed = every.missed = every.analysis = every.failed = ".*";  // `all` alone enables nothing in MLIR 22
   // fails only without a streamer
   (void)mlir::remark::enableOptimizationRemarks(context, std::make_unique<RemarkLines>(*remarks),
                                                 std::make_unique<mlir::remark::RemarkEmittingPolicyAll>(), every);

@@ -63,7 +63,17 @@ mlir::Location withRule(mlir::Location location, llvm::StringRef file, int line,
   mlir::MLIRContext* context = location.getContext();
   mlir::Location rule = mlir::NameLoc::get(mlir::StringAttr::get(context, kRule),
                                            mlir::FileLineColLoc::get(context, file, line, column));
-  return mlir::FusedLoc::get(context, {location, rule});
+  llvm::SmallVector<mlir::Location> parts;
+  if (auto fused = llvm::dyn_cast<mlir::FusedLoc>(location)) {
+    llvm::copy_if(fused.getLocations(), std::back_inserter(parts), [](mlir::Location at) {
+      auto named = llvm::dyn_cast<mlir::NameLoc>(at);
+      return !named || named.getName() != kRule;
+    });
+  } else {
+    parts.push_back(location);
+  }
+  parts.push_back(rule);
+  return mlir::FusedLoc::get(context, parts);
 }
 
 }  // namespace ktc::kt

@@ -29,7 +29,7 @@ std::string locationText(mlir::Location location);
 // "policy.yaml:9:5": the rule that withRule added; empty where there is none.
 std::string ruleText(mlir::Location location);
 
-// The location of an op that a rule of the policy placed: the family's line, then the rule's. Both are kept in text.
+// The location of an op that a rule of the policy placed: the family's line, then the rule's, which replaces an older one.
 mlir::Location withRule(mlir::Location location, llvm::StringRef file, int line, int column);
 
 }  // namespace ktc::kt
