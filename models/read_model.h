@@ -8,7 +8,8 @@
 
 namespace ktc::models {
 
-// Reads headers only, never weight data: milliseconds for a small model, under ten seconds for a 1,000-shard one.
+// Reads headers only: milliseconds for a small model, under ten seconds for a 1,000-shard one. The one exception: a head that
+// is there although tie_word_embeddings is true is compared with the embedding, in pieces, up to the first difference.
 // `families` is the folder of family declarations (models/families of the source tree, or beside the installed binary).
 // Errors name the file, tensor or config key, what was found, what was expected and what to do.
 Expected<ModelDesc> read_model(const std::filesystem::path& folder, const std::filesystem::path& families);
