@@ -143,9 +143,20 @@ std::string printModule(mlir::ModuleOp module) {
 
 namespace {
 
+enum class Start { fresh = -1, imported, placed, transferred, optimised, tiled, lowered };
+
 struct PipelineFlags : mlir::PassPipelineOptions<PipelineFlags> {
-  Option<std::string> from{*this, "from", llvm::cl::desc("phase that the input is in (default: fresh from import)")};
-  Option<std::string> to{*this, "to", llvm::cl::desc("phase to stop after"), llvm::cl::init("lowered")};
+  Option<Start> from{
+      *this, "from", llvm::cl::desc("phase that the input is in"), llvm::cl::init(Start::fresh),
+      llvm::cl::values(clEnumValN(Start::fresh, "fresh", "as import makes it"), clEnumValN(Start::imported, "imported", ""),
+                       clEnumValN(Start::placed, "placed", ""), clEnumValN(Start::transferred, "transferred", ""),
+                       clEnumValN(Start::optimised, "optimised", ""), clEnumValN(Start::tiled, "tiled", ""),
+                       clEnumValN(Start::lowered, "lowered", ""))};
+  Option<Phase> to{
+      *this, "to", llvm::cl::desc("phase to stop after"), llvm::cl::init(Phase::lowered),
+      llvm::cl::values(clEnumValN(Phase::imported, "imported", ""), clEnumValN(Phase::placed, "placed", ""),
+                       clEnumValN(Phase::transferred, "transferred", ""), clEnumValN(Phase::optimised, "optimised", ""),
+                       clEnumValN(Phase::tiled, "tiled", ""), clEnumValN(Phase::lowered, "lowered", ""))};
   Option<std::string> policy{*this, "policy", llvm::cl::desc("policy file for kt-place")};
   Option<std::string> target{*this, "target", llvm::cl::desc("target file for kt-place (default: this machine)")};
   ListOption<uint32_t> decode{*this, "decode", llvm::cl::desc("buckets of decode and sample")};
@@ -157,19 +168,16 @@ struct PipelineFlags : mlir::PassPipelineOptions<PipelineFlags> {
 
 void registerPipeline() {
   mlir::PassPipelineRegistration<PipelineFlags>(
-      "kt-pipeline", "the compiler's pipeline from one phase to another", [](mlir::OpPassManager& passes, const PipelineFlags& flags) {
-        std::optional<Phase> from = parsePhase(flags.from.getValue()), to = parsePhase(flags.to.getValue());
-        if (!to || (!from && !flags.from.empty())) {
-          llvm::errs() << "kt-pipeline: found from=" << flags.from << " to=" << flags.to << ", expected phases: " << listPhases()
-                       << "\n";
-          return;
-        }
+      "kt-pipeline", "the compiler's pipeline from one phase to another",
+      [](mlir::OpPassManager& passes, const PipelineFlags& flags) {
         PipelineOptions options;
         if (!flags.decode.empty()) options.batch.decode.assign(flags.decode.begin(), flags.decode.end());
         options.batch.chunk = flags.chunk;
         options.batch.stream_chunk = flags.streamChunk;
         options.makePlace = [&] { return createPlace(PlaceOptions{flags.policy, flags.target}); };
-        buildPipeline(passes, from, std::min(*to, Phase::lowered), options);
+        std::optional<Phase> from;
+        if (flags.from != Start::fresh) from = static_cast<Phase>(flags.from.getValue());
+        buildPipeline(passes, from, flags.to, options);
       });
 }
 

@@ -1,0 +1,43 @@
+// RUN: ktc-opt %S/../Inputs/gqa.mlir --kt-place="policy=%S/../Inputs/mixed.yaml target=%source/placement/targets/laptop-8-cores-32gb.yaml" --mlir-print-debuginfo --mlir-print-local-scope | FileCheck %s
+// Twice is as once.
+// RUN: ktc-opt %S/../Inputs/gqa.mlir --kt-place="policy=%S/../Inputs/mixed.yaml target=%source/placement/targets/laptop-8-cores-32gb.yaml" --mlir-print-debuginfo > %t.once
+// RUN: ktc-opt %t.once --kt-place="policy=%S/../Inputs/mixed.yaml target=%source/placement/targets/laptop-8-cores-32gb.yaml" --mlir-print-debuginfo | diff %t.once -
+// Latent attention reads back as well: every shape of module that placement asks about.
+// RUN: ktc-opt %S/../Inputs/mla.mlir --kt-place="%exact" --kt-verify-placed | FileCheck %s --check-prefix=MLA
+// What cannot be placed, or is not compiled yet.
+// RUN: not ktc-opt %S/../Inputs/gqa.mlir --kt-place 2>&1 | FileCheck %s --check-prefix=NOPOLICY
+// RUN: not ktc-opt %S/../Inputs/gqa.mlir --kt-place=policy=%S/missing.yaml 2>&1 | FileCheck %s --check-prefix=NOFILE
+// RUN: not ktc-opt %S/../Inputs/gqa.mlir --kt-place="policy=%S/../Inputs/no-such-device.yaml target=%source/placement/targets/laptop-8-cores-32gb.yaml" 2>&1 | FileCheck %s --check-prefix=DEVICE
+// RUN: not ktc-opt %S/../Inputs/gqa.mlir --kt-place="policy=%S/../Inputs/defers.yaml target=%source/placement/targets/laptop-8-cores-32gb.yaml" 2>&1 | FileCheck %s --check-prefix=DEFER
+// RUN: not ktc-opt %S/../Inputs/gqa.mlir --kt-place="policy=%S/../Inputs/updates.yaml target=%source/placement/targets/laptop-8-cores-32gb.yaml" 2>&1 | FileCheck %s --check-prefix=UPDATE
+// RUN: not ktc-opt %S/../Inputs/gqa.mlir --kt-place="policy=%S/../Inputs/hot.yaml target=%source/placement/targets/two-socket-ddr5-382gb-rtx4090.yaml" 2>&1 | FileCheck %s --check-prefix=HOT
+// RUN: not ktc-opt %S/../Inputs/mla.mlir --kt-fold-weights --kt-place="policy=%S/../Inputs/defers.yaml" 2>&1 | FileCheck %s --check-prefix=LATE
+
+// The embedding is bf16, the tied head f32: it gets a copy of the weight.
+// CHECK: kt.weight @embed.weight [1, 16, 8] bf16 from [#kt.piece<slot = "embed.weight", rows = 16>] on "cpu" as "bf16" packed "row_major" loc(fused[{{.*}}, "rule"("mixed.yaml":8:5)])
+// CHECK-NEXT: kt.weight @"embed.weight-f32" [1, 16, 8] bf16 from [#kt.piece<slot = "embed.weight", rows = 16>] on "cpu" as "f32" packed "row_major" loc(fused[{{.*}}, "rule"("mixed.yaml":4:5)])
+// Vectors are f32 under every rule.
+// CHECK-NEXT: kt.weight @l0.norm1.weight {{.*}} on "cpu" as "f32" packed "row_major"
+// The attention's rule is by name.
+// CHECK-NEXT: kt.weight @l0.attn.q {{.*}} on "cpu" as "f32" packed "row_major" loc(fused[{{.*}}, "rule"("mixed.yaml":6:5)])
+// CHECK: kt.weight @l0.attn.q_norm {{.*}} on "cpu" as "f32" packed "row_major"
+// CHECK: kt.expert_bank @l0.experts {{.*}} on "cpu" as "bf16" packed "row_major"
+// CHECK: kt.cache @kv {{.*}} on "cpu" as "bf16"
+// CHECK: kt.embed {{.*}} @embed.weight of {{.*}} {place = #kt.place<"cpu", weights = "bf16", activations = "f32">} {{.*}} loc(fused[{{.*}}, "rule"("mixed.yaml":8:5)])
+// CHECK: kt.linear {{.*}} @l0.attn.q of {{.*}} {place = #kt.place<"cpu", weights = "f32", activations = "f32">}
+// A sum is placed with the module whose output it adds.
+// CHECK: kt.add {{.*}} of <Attention "l0.attn" layer 0> {place = #kt.place<"cpu", weights = "f32", activations = "f32">}
+// CHECK: kt.add {{.*}} of <RoutedExperts "l0.experts" layer 0> {place = #kt.place<"cpu", weights = "bf16", activations = "f32">}
+// CHECK: kt.lm_head {{.*}} @"embed.weight-f32" of {{.*}} {place = #kt.place<"cpu", weights = "f32", activations = "f32">}
+
+// MLA: kt.phase = #kt.phase<placed>
+// MLA: kt.weight @l0.attn.kv_b {{.*}} on "cpu" as "bf16" packed "row_major"
+// MLA: kt.weight @l0.gate.bias [1, 1, 4] f32 {{.*}} on "cpu" as "f32" packed "row_major"
+
+// NOPOLICY: error: kt-place: no policy; give policy=FILE
+// NOFILE: error: {{.*}}missing.yaml
+// DEVICE: error: no-such-device.yaml:4:21: a device that target {{.*}} does not have: found cuda:3
+// DEFER: error: defers.yaml:5:8: deferred experts are not compiled yet: found max_per_token: 2; write max_per_token: 0
+// UPDATE: error: updates.yaml:6:3: moving experts at run time is not compiled yet: found every_tokens: 256; remove update
+// HOT: error: hot.yaml:6:11: experts on a GPU are not compiled yet: found 1 layers with some; write on_gpu: 0
+// LATE: a weight is not one whole slot: expected IR in phase imported, as import writes it; start from the checkpoint

@@ -1,0 +1,81 @@
+// RUN: ktc-opt %s --split-input-file --verify-diagnostics --kt-verify-placed | FileCheck %s
+
+!i = tensor<?x1xi32, #kt.dim<tokens>>
+!h = tensor<?x8xf32, #kt.dim<tokens>>
+// Vectors are f32 whatever the place says.
+// CHECK: kt.phase = #kt.phase<placed>
+module {
+  kt.weight @w [1, 16, 8] bf16 from [#kt.piece<slot = "w", rows = 16>] on "cpu" as "bf16" packed "row_major"
+  kt.weight @n [1, 1, 8] bf16 from [#kt.piece<slot = "n", rows = 1>] on "cpu" as "f32" packed "row_major"
+  kt.entry @e generic {
+  ^bb0(%ids: !i, %positions: !i):
+    %h = kt.embed %ids @w of <Embedding "e"> {place = #kt.place<"cpu", weights = "bf16", activations = "f32">} : !i -> !h
+    %n = kt.norm rms %h @n eps 1.0e-06 of <Norm "n"> {place = #kt.place<"cpu", weights = "bf16", activations = "f32">} : !h
+    kt.return %ids : !i
+  }
+}
+
+// -----
+
+// expected-error@+1 {{'kt.weight' op has no device; run kt-place}}
+kt.weight @w [1, 16, 8] bf16 from [#kt.piece<slot = "w", rows = 16>]
+
+// -----
+
+// expected-error@+1 {{'kt.weight' op format: found "int3", expected one of f32, bf16}}
+kt.weight @w [1, 16, 8] bf16 from [#kt.piece<slot = "w", rows = 16>] on "cpu" as "int3" packed "row_major"
+
+// -----
+
+// a format that exists, but not for weights
+// expected-error@+1 {{'kt.expert_bank' op format: found "i32", expected one of f32, bf16}}
+kt.expert_bank @b experts 4 hidden 8 intermediate 2 bf16 gate_up [#kt.piece<slot = "s", rows = 4>] down [#kt.piece<slot = "d", rows = 8>] on "cpu" as "i32" packed "row_major"
+
+// -----
+
+kt.table @t pages [1, 1]
+// expected-error@+1 {{'kt.cache' op has no device; run kt-place}}
+kt.cache @kv paged parts [#kt.part<"k" heads = 1, width = 4>] layers 1 page 4 tokens 4 sequences 1 pages @t
+
+// -----
+
+kt.entry @e sample bounds <tokens = 1, rows = 1, sequences = 1> {
+^bb0(%l: tensor<?x16xf32, #kt.dim<rows>>):
+  // expected-error@+1 {{'kt.sample' op has no place; run kt-place}}
+  %n = kt.sample %l of <Head "h"> : tensor<?x16xf32, #kt.dim<rows>> -> tensor<?x1xi32, #kt.dim<rows>>
+  kt.return %n : tensor<?x1xi32, #kt.dim<rows>>
+}
+
+// -----
+
+kt.entry @e sample bounds <tokens = 1, rows = 1, sequences = 1> {
+^bb0(%l: tensor<?x16xf32, #kt.dim<rows>>):
+  // expected-error@+1 {{'kt.sample' op activations: found "i32", expected one of f32, bf16}}
+  %n = kt.sample %l of <Head "h"> {place = #kt.place<"cpu", weights = "f32", activations = "i32">} : tensor<?x16xf32, #kt.dim<rows>> -> tensor<?x1xi32, #kt.dim<rows>>
+  kt.return %n : tensor<?x1xi32, #kt.dim<rows>>
+}
+
+// -----
+
+!i = tensor<?x1xi32, #kt.dim<tokens>>
+kt.weight @w [1, 16, 8] bf16 from [#kt.piece<slot = "w", rows = 16>] on "cpu" as "bf16" packed "row_major"
+kt.entry @e generic {
+^bb0(%ids: !i, %positions: !i):
+  // expected-error@+1 {{'kt.embed' op @w has format "bf16", expected "f32" as the op's place says}}
+  %h = kt.embed %ids @w of <Embedding "e"> {place = #kt.place<"cpu", weights = "f32", activations = "f32">} : !i -> tensor<?x8xf32, #kt.dim<tokens>>
+  kt.return %ids : !i
+}
+
+// -----
+
+!i = tensor<?x1xi32, #kt.dim<tokens>>
+!h = tensor<?x8xf32, #kt.dim<tokens>>
+kt.weight @w [1, 16, 8] bf16 from [#kt.piece<slot = "w", rows = 16>] on "cpu" as "bf16" packed "row_major"
+kt.weight @n [1, 1, 8] bf16 from [#kt.piece<slot = "n", rows = 1>] on "cpu" as "bf16" packed "row_major"
+kt.entry @e generic {
+^bb0(%ids: !i, %positions: !i):
+  %h = kt.embed %ids @w of <Embedding "e"> {place = #kt.place<"cpu", weights = "bf16", activations = "f32">} : !i -> !h
+  // expected-error@+1 {{'kt.norm' op @n has format "bf16", expected "f32" as vectors have}}
+  %n = kt.norm rms %h @n eps 1.0e-06 of <Norm "n"> {place = #kt.place<"cpu", weights = "bf16", activations = "f32">} : !h
+  kt.return %ids : !i
+}

@@ -1,0 +1,64 @@
+// RUN: ktc-opt %s --split-input-file --verify-diagnostics --kt-verify-transferred | FileCheck %s
+
+!i = tensor<?x1xi32, #kt.dim<tokens>>
+!h = tensor<?x8xf32, #kt.dim<tokens>>
+// CHECK: kt.phase = #kt.phase<transferred>
+module {
+  kt.weight @w [1, 16, 8] bf16 from [#kt.piece<slot = "w", rows = 16>] on "cpu" as "bf16" packed "row_major"
+  kt.entry @e generic {
+  ^bb0(%ids: !i, %positions: !i):
+    %h = kt.embed %ids @w of <Embedding "e"> {place = #kt.place<"cpu", weights = "bf16", activations = "f32">} : !i -> !h
+    kt.return %ids : !i
+  }
+}
+
+// -----
+
+!i = tensor<?x1xi32, #kt.dim<tokens>>
+kt.weight @w [1, 16, 8] bf16 from [#kt.piece<slot = "w", rows = 16>]
+kt.entry @e generic {
+^bb0(%ids: !i, %positions: !i):
+  // expected-error@+1 {{'kt.embed' op has no place; run kt-place}}
+  %h = kt.embed %ids @w of <Embedding "e"> : !i -> tensor<?x8xf32, #kt.dim<tokens>>
+  kt.return %ids : !i
+}
+
+// -----
+
+!i = tensor<?x1xi32, #kt.dim<tokens>>
+!h = tensor<?x8xf32, #kt.dim<tokens>>
+kt.weight @w [1, 16, 8] bf16 from [#kt.piece<slot = "w", rows = 16>] on "cpu" as "bf16" packed "row_major"
+kt.entry @e generic {
+^bb0(%ids: !i, %positions: !i):
+  // expected-note@+1 {{made here}}
+  %h = kt.embed %ids @w of <Embedding "e"> {place = #kt.place<"cpu", weights = "bf16", activations = "f32">} : !i -> !h
+  // expected-error@+1 {{'kt.add' op runs on cuda:0, but an operand is made on cpu; values do not move between devices yet, place both modules on one}}
+  %s = kt.add %h, %h of <DenseMlp "m"> {place = #kt.place<"cuda:0", weights = "bf16", activations = "f32">} : !h, !h -> !h
+  kt.return %ids : !i
+}
+
+// -----
+
+!i = tensor<?x1xi32, #kt.dim<tokens>>
+kt.weight @w [1, 16, 8] bf16 from [#kt.piece<slot = "w", rows = 16>] on "cuda:0" as "bf16" packed "row_major"
+kt.entry @e generic {
+^bb0(%ids: !i, %positions: !i):
+  // expected-error@+1 {{'kt.embed' op runs on cpu, but @w lives on cuda:0}}
+  %h = kt.embed %ids @w of <Embedding "e"> {place = #kt.place<"cpu", weights = "bf16", activations = "f32">} : !i -> tensor<?x8xf32, #kt.dim<tokens>>
+  kt.return %ids : !i
+}
+
+// -----
+
+!i = tensor<?x1xi32, #kt.dim<tokens>>
+!h = tensor<?x4xf32, #kt.dim<tokens>>
+kt.weight @w [1, 16, 4] bf16 from [#kt.piece<slot = "w", rows = 16>] on "cpu" as "bf16" packed "row_major"
+kt.table @t pages [1, 4]
+kt.cache @kv paged parts [#kt.part<"k" heads = 1, width = 4>, #kt.part<"v" heads = 1, width = 4>] layers 1 page 4 tokens 16 sequences 1 pages @t on "cuda:0" as "f32"
+kt.entry @e generic {
+^bb0(%ids: !i, %pos: !i):
+  %x = kt.embed %ids @w of <Embedding "e"> {place = #kt.place<"cpu", weights = "bf16", activations = "f32">} : !i -> !h
+  // expected-error@+1 {{'kt.gqa' op runs on cpu, but @kv lives on cuda:0}}
+  %o = kt.gqa %x, %x, %x, %pos cache @kv[0] order 0 of <Attention "a"> {place = #kt.place<"cpu", weights = "bf16", activations = "f32">, heads = 1 : i64, kv_heads = 1 : i64, head_dim = 4 : i64, scale = 0.5 : f32, norm_eps = 0.0 : f32, rope = #kt.rope<half, factor = 1.0 : f32, inv_freq = [1.0, 0.5]>} : (!h, !h, !h, !i) -> !h
+  kt.return %ids : !i
+}
