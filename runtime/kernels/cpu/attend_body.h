@@ -1,4 +1,4 @@
-// attend on vectors: blocks of 32 keys, all heads over a block while its keys and values are in cache.
+// attend on vectors: blocks of 64 keys, all heads over a block while its keys and values are in cache.
 //
 // Blocks count from key 0, so a result depends on the context but neither on the paging nor on the other heads. Scores
 // are products as in matmul. A value sum is, per element, out * shrink + p_0 v_0 + p_1 v_1 + … with fused multiply-adds
@@ -10,7 +10,7 @@
 namespace ktc::kernels {
 namespace {
 
-constexpr std::size_t kKeys = 32;        // of a block
+constexpr std::size_t kKeys = 64;        // of a block
 constexpr std::size_t kHeadChunk = 128;  // bounds the state on the stack
 
 template <typename T>
@@ -40,13 +40,19 @@ struct KeyCursor {
 };
 
 struct HeadState {
-  alignas(64) float score[kHeadChunk][kKeys];  // then p
-  float top[kHeadChunk], denominator[kHeadChunk], shrink[kHeadChunk];
+  alignas(64) float score[kHeadChunk][kKeys];         // then p
+  alignas(64) float weight[kHeadChunk][Vec::kWidth];  // sums of p, in lanes until the end
+  alignas(64) float top[kHeadChunk], shrink[kHeadChunk];
 };
 
-// score[h .. h + Rows][all keys of the block]
+KTC_INLINE void prefetch_row(const void* row, std::size_t bytes) {
+  for (std::size_t b = 0; b < bytes; b += 64) _mm_prefetch(static_cast<const char*>(row) + b, _MM_HINT_T1);
+}
+
+// score[h .. h + Rows][all keys of the block]; asks for the keys and values of `next` where not null.
 template <typename T, int Rows>
-KTC_INLINE void score_tile(const AttendArgs& a, const KeyBlock<T>& block, const float* q, std::size_t h, HeadState& s) {
+KTC_INLINE void score_tile(const AttendArgs& a, const KeyBlock<T>& block, const KeyBlock<T>* next, const float* q,
+                           std::size_t h, HeadState& s) {
   constexpr int kColumns = Vec::wide_columns(Rows);
   const float *q1[Rows], *q2[Rows];
   KTC_UNROLL for (int r = 0; r < Rows; ++r) {
@@ -61,10 +67,18 @@ KTC_INLINE void score_tile(const AttendArgs& a, const KeyBlock<T>& block, const 
       k1[c] = block.k1[key];
       k2[c] = block.k2[key];
     }
+    if (next != nullptr) {
+      for (std::size_t key = j; key < at_most(j + kColumns, next->count); ++key) {
+        prefetch_row(next->k1[key], a.width1 * sizeof(T));
+        prefetch_row(next->k2[key], a.width2 * sizeof(T));
+        if (a.v_offset != a.k1_offset) prefetch_row(next->v[key], a.value_width * sizeof(T));
+      }
+    }
     Vec::Reg sum[Rows][kColumns];
     clear(sum);
-    accumulate(sum, q1, k1, a.width1);
-    if (a.width2 != 0) accumulate(sum, q2, k2, a.width2);
+    const Prefetch none{};
+    accumulate<0>(sum, q1, k1, a.width1, none);
+    if (a.width2 != 0) accumulate<0>(sum, q2, k2, a.width2, none);
     KTC_UNROLL for (int r = 0; r < Rows; ++r) {
       KTC_UNROLL for (int c = 0; c < kColumns; c += 4) _mm_storeu_ps(
           &s.score[h + r][j + c], _mm_mul_ps(scale, Vec::sum4(sum[r][c], sum[r][c + 1], sum[r][c + 2], sum[r][c + 3])));
@@ -73,31 +87,39 @@ KTC_INLINE void score_tile(const AttendArgs& a, const KeyBlock<T>& block, const 
 }
 
 template <typename T, int Rows>
-KTC_INLINE void score_rows(const AttendArgs& a, const KeyBlock<T>& block, const float* q, std::size_t h,
-                           std::size_t rows, HeadState& s) {
-  if (rows == Rows) return score_tile<T, Rows>(a, block, q, h, s);
-  if constexpr (Rows > 1) score_rows<T, Rows - 1>(a, block, q, h, rows, s);
+KTC_INLINE void score_rows(const AttendArgs& a, const KeyBlock<T>& block, const KeyBlock<T>* next, const float* q,
+                           std::size_t h, std::size_t rows, HeadState& s) {
+  if (rows == Rows) return score_tile<T, Rows>(a, block, next, q, h, s);
+  if constexpr (Rows > 1) score_rows<T, Rows - 1>(a, block, next, q, h, rows, s);
 }
 
-// score -> p = e^(score - top); updates top, denominator and shrink of head h.
-KTC_INLINE void softmax_block(HeadState& s, std::size_t h, std::size_t count, bool first_block) {
-  float* score = s.score[h];
-  for (std::size_t j = count; j < kKeys; ++j) score[j] = -__builtin_inff();
-  Vec::Reg most = Vec::load(score);
-  for (std::size_t j = Vec::kWidth; j < kKeys; j += Vec::kWidth) most = Vec::max(most, Vec::load(score + j));
-  float top = Vec::max_of(most);
-  if (!first_block && s.top[h] > top) top = s.top[h];
-  Vec::Reg sum = Vec::zero();
-  for (std::size_t j = 0; j < kKeys; j += Vec::kWidth) {
-    const Vec::Reg p = exp(Vec::sub(Vec::load(score + j), Vec::set(top)));
-    Vec::store(score + j, p);
-    sum = Vec::add(sum, p);
+// Scores of all heads become p = e^(score - top); updates top, shrink and weight. Keys behind the context get p = 0.
+KTC_INLINE void softmax_block(HeadState& s, std::size_t heads, std::size_t count, bool first_block) {
+  constexpr std::size_t kWidth = Vec::kWidth;
+  const std::size_t vectors = (count + kWidth - 1) / kWidth;
+  for (std::size_t h = 0; h < heads; ++h) {
+    float* score = s.score[h];
+    for (std::size_t j = count; j < vectors * kWidth; ++j) score[j] = -__builtin_inff();
+    Vec::Reg most = Vec::load(score);
+    for (std::size_t i = 1; i < vectors; ++i) most = Vec::max(most, Vec::load(score + i * kWidth));
+    const float block_top = Vec::max_of(most);
+    const float top = !first_block && s.top[h] > block_top ? s.top[h] : block_top;
+    s.shrink[h] = first_block ? 0.0f : s.top[h] - top;
+    s.top[h] = top;
   }
-  const float block_sum = _mm_cvtss_f32(Vec::sum4(sum, Vec::zero(), Vec::zero(), Vec::zero()));
-  const float shrink = first_block ? 0.0f : _mm_cvtss_f32(Vec::low128(exp(Vec::set(s.top[h] - top))));
-  s.denominator[h] = first_block ? block_sum : s.denominator[h] * shrink + block_sum;
-  s.shrink[h] = shrink;
-  s.top[h] = top;
+  // many heads per exp; what stands behind the last head is computed and never read
+  for (std::size_t h = 0; h < heads; h += kWidth) Vec::store(s.shrink + h, exp(Vec::load(s.shrink + h)));
+  for (std::size_t h = 0; h < heads; ++h) {
+    float* score = s.score[h];
+    const Vec::Reg top = Vec::set(s.top[h]);
+    Vec::Reg sum = first_block ? Vec::zero() : Vec::mul(Vec::load(s.weight[h]), Vec::set(s.shrink[h]));
+    for (std::size_t i = 0; i < vectors; ++i) {
+      const Vec::Reg p = exp(Vec::sub(Vec::load(score + i * kWidth), top));
+      Vec::store(score + i * kWidth, p);
+      sum = Vec::add(sum, p);
+    }
+    Vec::store(s.weight[h], sum);
+  }
 }
 
 // out[h .. h + Rows][c .. c + Vectors * W) for one block; with `part` != 0 the one vector has only that many elements.
@@ -172,21 +194,29 @@ KTC_INLINE void divide_row(float* out, float by, std::size_t count) {
 template <typename T>
 KTC_INLINE void attend_heads(const AttendArgs& a, const float* q, float* out, std::size_t heads) {
   HeadState state;
+  for (float& value : state.shrink) value = 0.0f;
   KeyCursor<T> cursor;
-  KeyBlock<T> block;
-  for (std::size_t begin = 0; begin < a.context; begin += kKeys) {
-    cursor.next(a, at_most(a.context - begin, kKeys), block);
+  KeyBlock<T> blocks[2];  // this one and the next, which is prefetched
+  cursor.next(a, at_most(a.context, kKeys), blocks[0]);
+  for (std::size_t begin = 0, current = 0; begin < a.context; begin += kKeys, current = 1 - current) {
+    const KeyBlock<T>& block = blocks[current];
+    KeyBlock<T>& following = blocks[1 - current];
+    cursor.next(a, begin + kKeys < a.context ? at_most(a.context - begin - kKeys, kKeys) : 0, following);
     for (std::size_t h = 0, rows; h < heads; h += rows) {
       rows = balanced(heads - h, Vec::kTileRows);
-      score_rows<T, Vec::kTileRows>(a, block, q, h, rows, state);
+      score_rows<T, Vec::kTileRows>(a, block, h == 0 ? &following : nullptr, q, h, rows, state);
     }
-    for (std::size_t h = 0; h < heads; ++h) softmax_block(state, h, block.count, begin == 0);
+    softmax_block(state, heads, block.count, begin == 0);
     for (std::size_t h = 0, rows; h < heads; h += rows) {
       rows = balanced(heads - h, Vec::kValueRows);
       value_rows<T, Vec::kValueRows>(a, block, out, h, rows, begin == 0, state);
     }
   }
-  for (std::size_t h = 0; h < heads; ++h) divide_row(out + h * a.out_stride, state.denominator[h], a.value_width);
+  for (std::size_t h = 0; h < heads; ++h) {
+    const Vec::Reg none = Vec::zero();
+    const float weight = _mm_cvtss_f32(Vec::sum4(Vec::load(state.weight[h]), none, none, none));
+    divide_row(out + h * a.out_stride, weight, a.value_width);
+  }
 }
 
 template <typename T>
