@@ -31,14 +31,14 @@ std::vector<Line> account(mlir::ModuleOp module) {
 
 std::uint64_t limit_of(const CompileFacts& facts, const std::string& device) {
   auto found = facts.policy.limits.find(device);
-  return found != facts.policy.limits.end() ? found->second : facts.target.memory_of(device);
+  return found != facts.policy.limits.end() ? found->second.bytes : facts.target.memory_of(device);
 }
 
 std::string requested(const placement::Rule& rule) {
   std::string text = rule.cls ? std::string(models::to_string(*rule.cls)) : "*";
   if (!rule.name.empty()) text += " /" + rule.name + "/";
-  text += " -> " + rule.place.device + ", " + (rule.place.weights ? std::string(to_string(*rule.place.weights)) : "native");
-  if (rule.place.activations) text += ", activations " + std::string(to_string(*rule.place.activations));
+  text += " -> " + rule.place.device + ", " + (rule.place.weights.word.empty() ? "native" : rule.place.weights.word);
+  if (!rule.place.activations.word.empty()) text += ", activations " + rule.place.activations.word;
   return text;
 }
 

@@ -9,6 +9,7 @@
 
 #include "runtime/base/status.h"
 #include "runtime/plan/plan.h"
+#include "runtime/text/chat_template.h"
 #include "runtime/text/stream_decoder.h"
 #include "runtime/text/tokenizer.h"
 
@@ -24,6 +25,7 @@ class Text {
   static Expected<Text> open(const plan::OpenPlan& plan, bool chat = false);
 
   Expected<std::vector<std::int32_t>> encode(std::string_view text) const;
+  // Ends with the beginning of the assistant's answer. Only where `chat` was wanted.
   Expected<std::vector<std::int32_t>> encode_chat(const std::vector<Message>& messages) const;
 
   std::string describe_stop_tokens(const std::vector<std::int32_t>& ids) const;  // "0 <|endoftext|>, 5 <|im_end|>"
@@ -31,6 +33,7 @@ class Text {
 
  private:
   std::shared_ptr<const text::Tokenizer> tokenizer_;
+  std::shared_ptr<const text::ChatTemplate> template_;  // null unless chat was wanted
 };
 
 }  // namespace ktc::run
