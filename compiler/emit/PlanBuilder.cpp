@@ -19,7 +19,7 @@ std::uint64_t alignUp(std::uint64_t value, std::uint64_t alignment) { return (va
 
 class Builder {
  public:
-  Builder(mlir::ModuleOp module, const models::ModelDesc& model) : module_(module), model_(model) {
+  Builder(mlir::ModuleOp module, const models::ModelDesc& model) : module_(module) {
     for (std::uint32_t i = 0; i < model.slots.size(); ++i) slots_[model.slots[i].name] = i;
   }
 
@@ -257,7 +257,6 @@ class Builder {
   }
 
   mlir::ModuleOp module_;
-  const models::ModelDesc& model_;
   std::map<std::string, std::uint32_t> slots_;
   PlanIndex index_;
   planfb::PlanT plan_;

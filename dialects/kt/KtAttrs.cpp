@@ -2,9 +2,31 @@
 #include "dialects/kt/Kt.h"
 
 #include "llvm/ADT/TypeSwitch.h"
+#include "llvm/Support/Format.h"
 #include "mlir/IR/DialectImplementation.h"
 
 #include "dialects/kt/KtEnums.cpp.inc"
+
+// "[1.00000000e+00, 7.49894202e-01]": nine digits tell every f32 from its neighbours.
+static void printFloats(mlir::AsmPrinter& printer, mlir::DenseF32ArrayAttr values) {
+  printer << "[";
+  llvm::interleaveComma(values.asArrayRef(), printer.getStream(), [&](float value) {
+    printer.getStream() << llvm::format("%.8e", static_cast<double>(value));
+  });
+  printer << "]";
+}
+
+static mlir::FailureOr<mlir::DenseF32ArrayAttr> parseFloats(mlir::AsmParser& parser) {
+  llvm::SmallVector<float> values;
+  auto parseOne = [&]() -> mlir::ParseResult {
+    double value = 0;
+    if (parser.parseFloat(value)) return mlir::failure();
+    values.push_back(static_cast<float>(value));
+    return mlir::success();
+  };
+  if (parser.parseCommaSeparatedList(mlir::AsmParser::Delimiter::Square, parseOne)) return mlir::failure();
+  return mlir::DenseF32ArrayAttr::get(parser.getContext(), values);
+}
 
 #define GET_ATTRDEF_CLASSES
 #include "dialects/kt/KtAttrs.cpp.inc"

@@ -93,14 +93,19 @@ def Kt_PlaceAttr : Kt_Attr<"Place", "place"> {
   let assemblyFormat = "`<` $device `,` `weights` `=` $weights `,` `activations` `=` $activations `>`";
 }
 
+// MLIR prints an array of f32 with seven digits, which changes bits on the way through text.
+def Kt_Floats : AttrOrTypeParameter<"::mlir::DenseF32ArrayAttr", "f32 numbers that text keeps to the bit"> {
+  let parser = "parseFloats($_parser)";
+  let printer = "printFloats($_printer, $_self)";
+}
+
 def Kt_RopeAttr : Kt_Attr<"Rope", "rope"> {
   let summary = "rotary embedding, resolved to numbers";
   let description = [{
     Element pairs turn by `position * inv_freq[i]`; cosine and sine are both multiplied by `factor`. `inv_freq` has one
     value per pair, so the rotated width is twice its length.
   }];
-  let parameters = (ins EnumParameter<Kt_RopeStyle>:$style, "::mlir::FloatAttr":$factor,
-                        "::mlir::DenseF32ArrayAttr":$inv_freq);
+  let parameters = (ins EnumParameter<Kt_RopeStyle>:$style, "::mlir::FloatAttr":$factor, Kt_Floats:$inv_freq);
   let assemblyFormat = "`<` $style `,` `factor` `=` $factor `,` `inv_freq` `=` $inv_freq `>`";
   let genVerifyDecl = 1;
   let extraClassDeclaration = [{

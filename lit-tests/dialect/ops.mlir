@@ -4,7 +4,7 @@
 
 // CHECK-DAG: #tokens = #kt.dim<tokens>
 // CHECK-DAG: #rows = #kt.dim<rows>
-// CHECK-DAG: #rope = #kt.rope<half, factor = 1.000000e+00 : f32, inv_freq = [1.000000e+00, 5.000000e-01]>
+// CHECK-DAG: #rope = #kt.rope<half, factor = 1.000000e+00 : f32, inv_freq = [1.00000000e+00, 5.00000000e-01]>
 // CHECK-DAG: #place = #kt.place<"cpu", weights = "bf16", activations = "f32">
 
 // CHECK: module attributes {kt.account = [#kt.account<"cpu" "arena" "activations" = 4096>], kt.devices = [#kt.device<"cpu", arena = 4096>]

@@ -32,7 +32,7 @@
 // Grouped queries without norms: q and k are rearranged alike, v is not.
 // RUN: ktc-opt %s --kt-fold-weights --mlir-print-local-scope | FileCheck %s
 // CHECK: kt.weight @q.k.v [1, 16, 4] bf16 from [#kt.piece<slot = "q", rows = 2, row_step = 2, repeat = 2, repeat_src_row = 4, repeat_dst_row = 4>, #kt.piece<slot = "q", rows = 2, src_row = 1, row_step = 2, dst_row = 2, repeat = 2, repeat_src_row = 4, repeat_dst_row = 4>, #kt.piece<slot = "k", rows = 2, row_step = 2, dst_row = 8>, #kt.piece<slot = "k", rows = 2, src_row = 1, row_step = 2, dst_row = 10>, #kt.piece<slot = "v", rows = 4, dst_row = 12>]
-// CHECK: rope = #kt.rope<half, factor = 1.000000e+00 : f32, inv_freq = [1.000000e+00, 5.000000e-01]>
+// CHECK: rope = #kt.rope<half, factor = 1.000000e+00 : f32, inv_freq = [1.00000000e+00, 5.00000000e-01]>
 !i = tensor<?x1xi32, #kt.dim<tokens>>
 !h = tensor<?x4xf32, #kt.dim<tokens>>
 !q = tensor<?x8xf32, #kt.dim<tokens>>
