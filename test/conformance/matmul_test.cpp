@@ -373,7 +373,7 @@ TEST_P(GateUp, SiluIsAccurateEverywhere) {
     }
   }
   EXPECT_LT(worst, 2.5e-7);  // exp, a sum, a quotient and a product
-  w.set(0, 4.0f);          // the gate overflows
+  w.set(0, 4.0f);            // the gate overflows
   EXPECT_EQ(silu(-3e38f), 0.0f);
   EXPECT_EQ(silu(3e38f), std::numeric_limits<float>::infinity());
 }
