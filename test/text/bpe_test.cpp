@@ -94,7 +94,9 @@ TEST(Bpe, LongTextsTakeTimeInProportion) {
                 const auto ids = t.encode(text, false, true);
                 ASSERT_TRUE(ids.ok()) << ids.status().message();
                 const std::string back = t.decode(*ids, false);
-                if (text != marks) EXPECT_EQ(back, text);
+                if (text != marks) {
+                  EXPECT_EQ(back, text);
+                }
               }),
               20.0);
 }
