@@ -51,6 +51,32 @@ TEST(Route, SoftmaxOverAllExperts) {
   expect(route(kLogits, nullptr, 2, 1, 1, false, true, 1.0f), {2, 4}, {0.622459, 0.377541});
 }
 
+// Logits 2, 1 and six zeros, worked by hand: what users found wrong in other systems (normalising, scaling, top-1).
+TEST(Route, TwoWinnersByHand) {
+  const std::vector<float> logits = {0, 0, 2, 0, 0, 1, 0, 0}, no_bias(8, 0.0f);
+  struct Case {
+    std::size_t top_k;
+    bool sigmoid, normalise;
+    float scale;
+    std::vector<float> weights;
+  };
+  const Case cases[] = {{2, false, false, 2.5f, {1.1468f, 0.4219f}},
+                        {2, false, true, 1.0f, {0.7311f, 0.2689f}},
+                        {2, true, true, 2.5f, {1.3661f, 1.1339f}},
+                        {1, false, false, 2.5f, {1.1468f}}};
+  for (const Case& c : cases) {
+    const Choice first = route(logits, c.sigmoid ? &no_bias : nullptr, c.top_k, 1, 1, c.sigmoid, c.normalise, c.scale);
+    EXPECT_EQ(first.ids.front(), 2);
+    if (c.top_k == 2) EXPECT_EQ(first.ids.back(), 5);
+    for (std::size_t k = 0; k < c.top_k; ++k) EXPECT_NEAR(first.weights[k], c.weights[k], 1e-4f);
+    for (int again = 0; again < 100; ++again) {
+      const Choice next = route(logits, c.sigmoid ? &no_bias : nullptr, c.top_k, 1, 1, c.sigmoid, c.normalise, c.scale);
+      EXPECT_EQ(next.ids, first.ids);
+      EXPECT_EQ(next.weights, first.weights);
+    }
+  }
+}
+
 TEST(Route, SigmoidOfEveryExpert) {
   expect(route(kLogits, nullptr, 8, 1, 1, true, false, 1.0f), {2, 4, 7, 0, 3, 6, 5, 1},
          {0.880797, 0.817574, 0.710950, 0.622459, 0.524979, 0.5, 0.425557, 0.268941});
