@@ -50,7 +50,7 @@ configure() {
 build() {
   configure
   say "building $*"
-  cmake --build --preset release "$@"
+  cmake --build --preset release "$@" >&2
 }
 
 case "${1:-}" in
