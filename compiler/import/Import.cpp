@@ -35,7 +35,8 @@ class Importer {
   }
 
  private:
-  // -------------------------------------------------------------------------------------------------- facts and small parts
+  // -------------------------------------------------------------------------------------------------- facts and small
+  // parts
 
   mlir::Location locate(const models::SourceLine& line) {
     return mlir::FileLineColLoc::get(&context_, line.file, line.line, 0);
@@ -67,12 +68,12 @@ class Importer {
     state("temperature", defaults.temperature);
     state("top_p", defaults.top_p);
     if (defaults.top_k) sampling.push_back(builder_.getNamedAttr("top_k", builder_.getI32IntegerAttr(*defaults.top_k)));
-    module_->setAttr(kt::kModel,
-                     kt::ModelAttr::get(&context_, model_.name, model_.family, model_.architecture, model_.hidden,
-                                        model_.vocab, model_.layers.size(), model_.max_positions, model_.bos_token,
-                                        model_.stop_tokens.empty() ? mlir::DenseI32ArrayAttr()
-                                                                   : builder_.getDenseI32ArrayAttr(model_.stop_tokens),
-                                        sampling.empty() ? mlir::DictionaryAttr() : builder_.getDictionaryAttr(sampling)));
+    module_->setAttr(kt::kModel, kt::ModelAttr::get(
+                                     &context_, model_.name, model_.family, model_.architecture, model_.hidden,
+                                     model_.vocab, model_.layers.size(), model_.max_positions, model_.bos_token,
+                                     model_.stop_tokens.empty() ? mlir::DenseI32ArrayAttr()
+                                                                : builder_.getDenseI32ArrayAttr(model_.stop_tokens),
+                                     sampling.empty() ? mlir::DictionaryAttr() : builder_.getDictionaryAttr(sampling)));
     module_->setAttr(kt::kPolicy, builder_.getStringAttr(policyText(policy_)));
     module_->setAttr(kt::kTarget, builder_.getStringAttr(target.name));
   }
@@ -92,12 +93,12 @@ class Importer {
   }
   mlir::RankedTensorType tokens(std::uint64_t columns) { return tokens(columns, f32_); }
 
-  // ------------------------------------------------------------------------------------------------------------- symbols
+  // -------------------------------------------------------------------------------------------------------------
+  // symbols
 
   // The whole slot, row by row.
   mlir::ArrayAttr wholeSlot(const WeightSlot& slot) {
-    return builder_.getArrayAttr(
-        {kt::PieceAttr::get(&context_, slot.name, slot.rows, 0, 1, false, 0, 0, 1, 0, 0, 0)});
+    return builder_.getArrayAttr({kt::PieceAttr::get(&context_, slot.name, slot.rows, 0, 1, false, 0, 0, 1, 0, 0, 0)});
   }
 
   // The symbol of a slot, made on first use; null for an absent one. Two modules may name one slot (tied embeddings).
@@ -125,7 +126,8 @@ class Importer {
     return FlatSymbolRefAttr::get(&context_, module.name);
   }
 
-  // The cache for what attention stores of a token; layers that store alike share one. Returns it with the next free layer.
+  // The cache for what attention stores of a token; layers that store alike share one. Returns it with the next free
+  // layer.
   std::pair<FlatSymbolRefAttr, int64_t> cacheFor(llvm::ArrayRef<kt::PartAttr> parts, mlir::Location location) {
     llvm::SmallVector<mlir::Attribute> list(parts.begin(), parts.end());
     mlir::ArrayAttr key = builder_.getArrayAttr(list);
@@ -136,7 +138,8 @@ class Importer {
       mlir::OpBuilder::InsertionGuard guard(builder_);
       builder_.setInsertionPoint(symbols_);
       int64_t shape[] = {kv.sequences, (int64_t{kv.tokens} + kv.page - 1) / kv.page};
-      auto table = kt::TableOp::create(builder_, location, name + ".pages", kt::TableKind::pages, shape, mlir::StringAttr());
+      auto table =
+          kt::TableOp::create(builder_, location, name + ".pages", kt::TableKind::pages, shape, mlir::StringAttr());
       auto cache = kt::CacheOp::create(builder_, location, name, key, /*layers=*/1, kv.page, kv.tokens, kv.sequences,
                                        table.getSymName(), mlir::StringAttr(), mlir::StringAttr(), mlir::StringAttr());
       found = caches_.insert({key, cache}).first;
@@ -148,7 +151,8 @@ class Importer {
     return {FlatSymbolRefAttr::get(cache), layer};
   }
 
-  // ---------------------------------------------------------------------------------------------------------------- body
+  // ----------------------------------------------------------------------------------------------------------------
+  // body
 
   Value linear(const Module& module, Value x, std::uint32_t slot, std::uint32_t bias = kNoSlot) {
     return linear(module, x, slot, {model_.slots[slot].rows}, bias)[0];
@@ -157,13 +161,14 @@ class Importer {
                            std::uint32_t bias = kNoSlot) {
     llvm::SmallVector<mlir::Type> types;
     for (std::uint64_t count : columns) types.push_back(tokens(count));
-    return kt::LinearOp::create(builder_, locate(module.line), types, x, weight(slot), weight(bias), describe(module), {}, {},
-                                {}, {})
+    return kt::LinearOp::create(builder_, locate(module.line), types, x, weight(slot), weight(bias), describe(module),
+                                {}, {}, {}, {})
         .getResults();
   }
 
   Value norm(const Module& module, Value x, std::uint32_t slot, float eps) {
-    return kt::NormOp::create(builder_, locate(module.line), x.getType(), kt::NormKindAttr::get(&context_, kt::NormKind::rms), x, weight(slot), f32(eps),
+    return kt::NormOp::create(builder_, locate(module.line), x.getType(),
+                              kt::NormKindAttr::get(&context_, kt::NormKind::rms), x, weight(slot), f32(eps),
                               describe(module), {}, {}, {}, {});
   }
   Value norm(std::uint32_t index, Value x) {
@@ -181,10 +186,9 @@ class Importer {
                                     kt::PartAttr::get(&context_, "v", d.kv_heads, d.head_dim)},
                                    at);
     Value out = kt::GqaOp::create(builder_, at, tokens(std::uint64_t{d.heads} * d.head_dim), q, k, v, positions, cache,
-                                  i64(layer), i64(order_++), weight(d.q_norm),
-                                  weight(d.k_norm), i64(d.heads),
-                                  i64(d.kv_heads), i64(d.head_dim),
-                                  f32(d.scale), f32(d.norm_eps), ropeOf(d.rope), describe(module), {}, {}, {}, {});
+                                  i64(layer), i64(order_++), weight(d.q_norm), weight(d.k_norm), i64(d.heads),
+                                  i64(d.kv_heads), i64(d.head_dim), f32(d.scale), f32(d.norm_eps), ropeOf(d.rope),
+                                  describe(module), {}, {}, {}, {});
     return linear(module, out, d.o, d.o_bias);
   }
 
@@ -200,42 +204,43 @@ class Importer {
     Value latent = norm(module, kv[0], d.kv_a_norm, d.latent_eps);
     mlir::Location at = locate(module.line);
     auto [cache, layer] = cacheFor(
-        {kt::PartAttr::get(&context_, "latent", 1, d.kv_rank), kt::PartAttr::get(&context_, "rope", 1, d.rope_dim)}, at);
-    Value out = kt::MlaOp::create(
-        builder_, at, tokens(std::uint64_t{d.heads} * d.v_dim), q, latent, kv[1], positions, cache,
-        i64(layer), i64(order_++), weight(d.kv_b), FlatSymbolRefAttr(),
-        FlatSymbolRefAttr(), i64(d.heads), i64(d.nope_dim),
-        i64(d.rope_dim), i64(d.v_dim), i64(d.kv_rank),
-        f32(d.scale), ropeOf(d.rope), describe(module), {}, {}, {}, {});
+        {kt::PartAttr::get(&context_, "latent", 1, d.kv_rank), kt::PartAttr::get(&context_, "rope", 1, d.rope_dim)},
+        at);
+    Value out = kt::MlaOp::create(builder_, at, tokens(std::uint64_t{d.heads} * d.v_dim), q, latent, kv[1], positions,
+                                  cache, i64(layer), i64(order_++), weight(d.kv_b), FlatSymbolRefAttr(),
+                                  FlatSymbolRefAttr(), i64(d.heads), i64(d.nope_dim), i64(d.rope_dim), i64(d.v_dim),
+                                  i64(d.kv_rank), f32(d.scale), ropeOf(d.rope), describe(module), {}, {}, {}, {});
     return linear(module, out, d.o);
   }
 
   Value mlp(const Module& module, Value x) {
     const auto& d = std::get<models::MlpDesc>(module.attributes);
-    return kt::MlpOp::create(builder_, locate(module.line), x.getType(), swiglu(), x, weight(d.gate_up),
-                             weight(d.down), describe(module), {}, {}, {}, {});
+    return kt::MlpOp::create(builder_, locate(module.line), x.getType(), swiglu(), x, weight(d.gate_up), weight(d.down),
+                             describe(module), {}, {}, {}, {});
   }
 
   // ids and weights of the chosen experts
   std::pair<Value, Value> route(const Module& module, Value x) {
     const auto& d = std::get<models::RouterDesc>(module.attributes);
-    auto kind = d.kind == models::RouterKind::softmax_topk ? kt::RouterKind::softmax_topk : kt::RouterKind::sigmoid_group;
-    auto op = kt::RouteOp::create(builder_, locate(module.line), tokens(d.top_k, builder_.getI32Type()), tokens(d.top_k),
-                                  kt::RouterKindAttr::get(&context_, kind), x, weight(d.weight), weight(d.bias),
-                                  i64(d.experts), i64(d.top_k), builder_.getBoolAttr(d.normalise), f32(d.scale),
-                                  i64(d.groups), i64(d.topk_groups), describe(module), {}, {}, {}, {});
+    auto kind =
+        d.kind == models::RouterKind::softmax_topk ? kt::RouterKind::softmax_topk : kt::RouterKind::sigmoid_group;
+    auto op = kt::RouteOp::create(builder_, locate(module.line), tokens(d.top_k, builder_.getI32Type()),
+                                  tokens(d.top_k), kt::RouterKindAttr::get(&context_, kind), x, weight(d.weight),
+                                  weight(d.bias), i64(d.experts), i64(d.top_k), builder_.getBoolAttr(d.normalise),
+                                  f32(d.scale), i64(d.groups), i64(d.topk_groups), describe(module), {}, {}, {}, {});
     return {op.getIds(), op.getScores()};
   }
 
   Value experts(const Module& module, Value x, std::pair<Value, Value> routed) {
     const auto& d = std::get<models::ExpertsDesc>(module.attributes);
-    return kt::ExpertsOp::create(builder_, locate(module.line), x.getType(), swiglu(), x, routed.first,
-                                 routed.second, bank(module, d), describe(module), {}, {}, {}, {});
+    return kt::ExpertsOp::create(builder_, locate(module.line), x.getType(), swiglu(), x, routed.first, routed.second,
+                                 bank(module, d), describe(module), {}, {}, {}, {});
   }
 
   // The sum belongs to the module whose output it adds.
   Value add(const Module& module, llvm::ArrayRef<Value> terms) {
-    return kt::AddOp::create(builder_, locate(module.line), terms[0].getType(), terms, describe(module), {}, {}, {}, {});
+    return kt::AddOp::create(builder_, locate(module.line), terms[0].getType(), terms, describe(module), {}, {}, {},
+                             {});
   }
 
   Value layer(const models::Layer& layer, Value h, Value positions) {
@@ -263,14 +268,14 @@ class Importer {
     const Module& embedding = model_.modules[model_.embedding];
     const Module& head = model_.modules[model_.head];
     Value h = kt::EmbedOp::create(builder_, locate(embedding.line), tokens(model_.hidden), ids,
-                                  weight(std::get<models::EmbeddingDesc>(embedding.attributes).weight), describe(embedding),
-                                  {}, {}, {}, {});
+                                  weight(std::get<models::EmbeddingDesc>(embedding.attributes).weight),
+                                  describe(embedding), {}, {}, {}, {});
     for (const models::Layer& l : model_.layers) h = layer(l, h, positions);
     h = norm(model_.final_norm, h);
     mlir::Location at = locate(head.line);
     Value logits = kt::LmHeadOp::create(builder_, at, tokens(model_.vocab), h,
-                                        weight(std::get<models::HeadDesc>(head.attributes).weight), describe(head), {}, {},
-                                        {}, {});
+                                        weight(std::get<models::HeadDesc>(head.attributes).weight), describe(head), {},
+                                        {}, {}, {});
     Value next = kt::SampleOp::create(builder_, at, index, logits, describe(head), {}, {}, {}, {});
     kt::ReturnOp::create(builder_, at, next);
   }
@@ -284,13 +289,14 @@ class Importer {
   mlir::Operation* symbols_ = nullptr;  // symbols go in front of it
   std::set<std::uint32_t> weights_;     // slots that have a symbol
   llvm::DenseMap<mlir::Attribute, kt::CacheOp> caches_;
-  int64_t order_ = 0;                   // rank of the next access to a cache
+  int64_t order_ = 0;  // rank of the next access to a cache
 };
 
 }  // namespace
 
 Expected<mlir::OwningOpRef<mlir::ModuleOp>> importModel(mlir::MLIRContext& context, const models::ModelDesc& model,
-                                                        const placement::Policy& policy, const placement::Target& target) {
+                                                        const placement::Policy& policy,
+                                                        const placement::Target& target) {
   context.loadDialect<kt::KtDialect>();
   std::string diagnostic;
   mlir::ScopedDiagnosticHandler handler(&context, [&](mlir::Diagnostic& d) {

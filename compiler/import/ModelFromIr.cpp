@@ -1,5 +1,5 @@
-// Imported IR back to the part of ModelDesc that placement reads, so that kt-place needs nothing but the IR, a policy and a
-// target: a phase can be resumed from text on a machine that does not have the checkpoint.
+// Imported IR back to the part of ModelDesc that placement reads, so that kt-place needs nothing but the IR, a policy
+// and a target: a phase can be resumed from text on a machine that does not have the checkpoint.
 #include "compiler/import/Import.h"
 #include "dialects/kt/KtWalk.h"
 #include "llvm/ADT/TypeSwitch.h"
@@ -38,6 +38,12 @@ class Reader {
       if (entry.getKind() == kt::EntryKind::sample) continue;
       for (auto step : entry.getBody().getOps<kt::StepOpInterface>()) KTC_RETURN_IF_ERROR(readStep(step));
       break;
+    }
+    for (const models::Module& module : model_.modules) {
+      if (!isDescribed(module)) {
+        return broken("module '" + module.name + "'",
+                      "it has no step of its class, " + std::string(to_string(module.cls)));
+      }
     }
     KTC_RETURN_IF_ERROR(readLayers());
     if (model_.embedding == kNoModule || model_.head == kNoModule || model_.final_norm == kNoModule) {
@@ -83,13 +89,15 @@ class Reader {
     if (auto k = stated.getAs<mlir::IntegerAttr>("top_k")) model_.sampling.top_k = static_cast<int>(k.getInt());
   }
 
-  // --------------------------------------------------------------------------------------------------------------- slots
+  // ---------------------------------------------------------------------------------------------------------------
+  // slots
 
   // Import takes every slot whole; anything else was made by a later pass.
-  Status addSlot(mlir::Operation* op, mlir::ArrayAttr recipe, std::uint64_t batch, std::uint64_t rows, std::uint64_t columns,
-                 mlir::Type type) {
+  Status addSlot(mlir::Operation* op, mlir::ArrayAttr recipe, std::uint64_t batch, std::uint64_t rows,
+                 std::uint64_t columns, mlir::Type type) {
     auto piece = recipe.size() == 1 ? llvm::cast<kt::PieceAttr>(recipe[0]) : kt::PieceAttr();
-    if (!piece || piece.getRows() != rows || piece.getRowStep() != 1 || piece.getTranspose() || piece.getRepeat() != 1) {
+    if (!piece || piece.getRows() != rows || piece.getRowStep() != 1 || piece.getTranspose() ||
+        piece.getRepeat() != 1) {
       return broken(kt::locationText(op->getLoc()), "a weight is not one whole slot");
     }
     models::WeightSlot slot;
@@ -126,7 +134,8 @@ class Reader {
     return found == symbols_.end() ? kNoSlot : found->second;
   }
 
-  // ------------------------------------------------------------------------------------------------------------- modules
+  // -------------------------------------------------------------------------------------------------------------
+  // modules
 
   // The module that a step belongs to, made at its first step.
   Expected<models::Module*> module(kt::StepOpInterface step) {
@@ -134,13 +143,48 @@ class Reader {
     auto cls = models::parse_module_class(kt::stringifyModuleClass(attr.getCls()).str());
     auto [found, fresh] = modules_.try_emplace(attr.getName(), static_cast<std::uint32_t>(model_.modules.size()));
     if (fresh) {
-      model_.modules.push_back({*cls, attr.getName().str(), static_cast<int>(attr.getLayer()), {}, lineOf(step.getLoc())});
+      model_.modules.push_back(
+          {*cls, attr.getName().str(), static_cast<int>(attr.getLayer()), {}, lineOf(step.getLoc())});
     }
     models::Module* module = &model_.modules[found->second];
     if (module->cls != *cls || module->layer != attr.getLayer()) {
       return broken(kt::locationText(step.getLoc()), "module '" + module->name + "' has two classes or layers");
     }
     return module;
+  }
+
+  // Modules of this class have steps like this one.
+  static bool mayHave(models::ModuleClass cls, mlir::Operation* op) {
+    using C = models::ModuleClass;
+    return llvm::TypeSwitch<mlir::Operation*, bool>(op)
+        .Case([&](kt::EmbedOp) { return cls == C::Embedding; })
+        .Case([&](kt::NormOp) { return cls == C::Norm || cls == C::Attention; })
+        .Case<kt::LinearOp, kt::GqaOp, kt::MlaOp>([&](auto) { return cls == C::Attention; })
+        .Case([&](kt::RouteOp) { return cls == C::Router; })
+        .Case([&](kt::ExpertsOp) { return cls == C::RoutedExperts; })
+        .Case([&](kt::MlpOp) { return cls == C::DenseMlp || cls == C::SharedExperts; })
+        .Case([&](kt::LmHeadOp) { return cls == C::Head; })
+        .Default([](mlir::Operation*) { return true; });
+  }
+
+  // The module has the step that tells what it is.
+  static bool isDescribed(const models::Module& module) {
+    const models::ModuleAttributes& a = module.attributes;
+    switch (module.cls) {
+      case models::ModuleClass::Embedding:
+        return std::holds_alternative<models::EmbeddingDesc>(a) && std::get<models::EmbeddingDesc>(a).weight != kNoSlot;
+      case models::ModuleClass::Attention:
+        return std::holds_alternative<models::GqaDesc>(a) || std::holds_alternative<models::MlaDesc>(a);
+      case models::ModuleClass::DenseMlp:
+      case models::ModuleClass::SharedExperts: return std::holds_alternative<models::MlpDesc>(a);
+      case models::ModuleClass::Router: return std::holds_alternative<models::RouterDesc>(a);
+      case models::ModuleClass::RoutedExperts: return std::holds_alternative<models::ExpertsDesc>(a);
+      case models::ModuleClass::Norm: return std::holds_alternative<models::NormDesc>(a);
+      case models::ModuleClass::Head: return std::holds_alternative<models::HeadDesc>(a);
+      case models::ModuleClass::LinearAttention:
+      case models::ModuleClass::Indexer: return false;  // no family has them yet
+    }
+    return false;
   }
 
   static kt::LinearOp linearOf(mlir::Value value) { return value.getDefiningOp<kt::LinearOp>(); }
@@ -157,7 +201,8 @@ class Reader {
   }
 
   Status readGqa(kt::GqaOp op, models::Module& module) {
-    kt::LinearOp q = linearOf(op.getQ()), k = linearOf(op.getK()), v = linearOf(op.getV()), o = linearAfter(op.getOut());
+    kt::LinearOp q = linearOf(op.getQ()), k = linearOf(op.getK()), v = linearOf(op.getV()),
+                 o = linearAfter(op.getOut());
     if (!q || !k || !v || !o) return broken(kt::locationText(op.getLoc()), "attention without its four projections");
     models::GqaDesc d;
     d.heads = static_cast<std::uint32_t>(op.getHeads());
@@ -238,6 +283,11 @@ class Reader {
 
   Status readStep(kt::StepOpInterface step) {
     KTC_ASSIGN_OR_RETURN(models::Module * module, this->module(step));
+    if (!mayHave(module->cls, step)) {
+      return broken(kt::locationText(step.getLoc()), "module '" + module->name + "' of class " +
+                                                         std::string(to_string(module->cls)) + " has a " +
+                                                         step->getName().getStringRef().str());
+    }
     auto index = static_cast<std::uint32_t>(module - model_.modules.data());
     return llvm::TypeSwitch<mlir::Operation*, Status>(step)
         .Case([&](kt::EmbedOp op) {
@@ -247,7 +297,8 @@ class Reader {
         })
         .Case([&](kt::NormOp op) {
           if (module->cls != models::ModuleClass::Norm) return Status();  // inside attention
-          module->attributes = models::NormDesc{models::NormKind::rms, op.getEps().convertToFloat(), slot(op.getWeightAttr())};
+          module->attributes =
+              models::NormDesc{models::NormKind::rms, op.getEps().convertToFloat(), slot(op.getWeightAttr())};
           if (module->layer < 0) model_.final_norm = index;
           return Status();
         })
@@ -310,6 +361,8 @@ class Reader {
 
 }  // namespace
 
-Expected<models::ModelDesc> modelFromIr(mlir::ModuleOp module) { return Reader(module).run(); }
+Expected<models::ModelDesc> modelFromIr(mlir::ModuleOp module) {
+  return Reader(module).run();
+}
 
 }  // namespace ktc::compiler

@@ -59,12 +59,14 @@ std::string expertsText(const placement::ExpertsPolicy& experts) {
   if (!experts.gpu_devices.empty()) {
     std::string devices;
     for (const std::string& device : experts.gpu_devices) devices += (devices.empty() ? "" : ", ") + quotedText(device);
-    text += fmt::format("  gpu: {{devices: [{}], weights: {}{}}}\n", devices,
-                        experts.gpu_weights.stated() ? experts.gpu_weights.word : "native", groupText(experts.gpu_group));
+    text +=
+        fmt::format("  gpu: {{devices: [{}], weights: {}{}}}\n", devices,
+                    experts.gpu_weights.stated() ? experts.gpu_weights.word : "native", groupText(experts.gpu_group));
   }
   if (!experts.statistics.empty()) text += "  statistics: " + quotedText(experts.statistics) + "\n";
   text += fmt::format("  seed: {}\n", experts.seed);
-  if (experts.update_every_tokens != 0) text += fmt::format("  update: {{every_tokens: {}}}\n", experts.update_every_tokens);
+  if (experts.update_every_tokens != 0)
+    text += fmt::format("  update: {{every_tokens: {}}}\n", experts.update_every_tokens);
   return text;
 }
 

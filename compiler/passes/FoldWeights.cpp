@@ -31,27 +31,30 @@ class Folder {
  public:
   explicit Folder(mlir::ModuleOp module) : module_(module), context_(module.getContext()), symbols_(module) {}
 
-  // ----------------------------------------------------------------------------------------------------- kv_b to W_UK, W_UV
+  // ----------------------------------------------------------------------------------------------------- kv_b to W_UK,
+  // W_UV
 
   mlir::LogicalResult splitLatent() {
-    mlir::WalkResult result = module_.walk([&](kt::MlaOp op) {
-      if (!op.getKvBAttr()) return mlir::WalkResult::advance();
+    mlir::LogicalResult result = mlir::success();
+    forEachStep(module_, [&](kt::StepOpInterface step) {
+      auto op = llvm::dyn_cast<kt::MlaOp>(step.getOperation());
+      if (!op || !op.getKvBAttr() || mlir::failed(result)) return;
       auto source = symbols_.lookup<kt::WeightOp>(op.getKvB().value());
       kt::PieceAttr whole = wholeSlot(source);
       if (!whole) {
-        op.emitOpError() << op.getKvBAttr() << " is not one whole slot; expected kv_b as imported";
-        return mlir::WalkResult::interrupt();
+        result = op.emitOpError() << op.getKvBAttr() << " is not one whole slot; expected kv_b as imported";
+        return;
       }
       uint64_t heads = op.getHeads(), nope = op.getNopeDim(), v = op.getVDim(), latent = op.getLatentDim();
       op.setWUkAttr(half(source, "w_uk", {heads, latent, nope}, headRows(whole, 0, nope, nope + v, heads, true)));
       op.setWUvAttr(half(source, "w_uv", {heads, v, latent}, headRows(whole, nope, v, nope + v, heads, false)));
       op.removeKvBAttr();
-      return mlir::WalkResult::advance();
     });
-    return mlir::failure(result.wasInterrupted());
+    return result;
   }
 
-  // ------------------------------------------------------------------------------------------------ interleaved rope to half
+  // ------------------------------------------------------------------------------------------------ interleaved rope
+  // to half
 
   void permuteRopes() {
     // attention ops that share a projection (the same layer in every entry) are permuted together or not at all
@@ -68,7 +71,8 @@ class Folder {
       }
       groups[{projectionQ.getWeightAttr(), projectionK.getWeightAttr()}].push_back(op);
     };
-    module_.walk([&](mlir::Operation* op) {
+    forEachStep(module_, [&](kt::StepOpInterface step) {
+      mlir::Operation* op = step;
       if (auto gqa = llvm::dyn_cast<kt::GqaOp>(op)) {
         consider(op, gqa.getRope(), gqa.getQ(), gqa.getK(), gqa.getQNormAttr() || gqa.getKNormAttr());
       } else if (auto mla = llvm::dyn_cast<kt::MlaOp>(op)) {
@@ -80,7 +84,7 @@ class Folder {
       auto k = symbols_.lookup<kt::WeightOp>(llvm::cast<FlatSymbolRefAttr>(weights.second).getValue());
       llvm::StringRef why = q == k                           ? "q and k share a projection"
                             : !wholeSlot(q) || !wholeSlot(k) ? "a projection is not one whole slot"
-                            : !alike(ops)            ? "entries disagree on heads or rope"
+                            : !alike(ops)                    ? "entries disagree on heads or rope"
                             : !exclusive(users, q, ops) || !exclusive(users, k, ops)
                                 ? "a projection has a bias, or results that something else uses"
                                 : "";
@@ -94,7 +98,8 @@ class Folder {
     }
   }
 
-  // --------------------------------------------------------------------------------- projections of one value, side by side
+  // --------------------------------------------------------------------------------- projections of one value, side by
+  // side
 
   void concatenate() {
     llvm::StringSet<> others;  // weights that something else than a projection uses
@@ -135,8 +140,8 @@ class Folder {
 
   kt::PieceAttr piece(llvm::StringRef slot, uint64_t rows, uint64_t srcRow, uint64_t rowStep, uint64_t dstRow,
                       uint64_t repeat = 1, uint64_t perHead = 0) {
-    return kt::PieceAttr::get(context_, slot, rows, srcRow, rowStep, /*transpose=*/false, /*dst_batch=*/0, dstRow, repeat,
-                              perHead, /*repeat_dst_batch=*/0, perHead);
+    return kt::PieceAttr::get(context_, slot, rows, srcRow, rowStep, /*transpose=*/false, /*dst_batch=*/0, dstRow,
+                              repeat, perHead, /*repeat_dst_batch=*/0, perHead);
   }
 
   // Rows [begin, begin + rows) of every head, one matrix per head.
@@ -146,7 +151,8 @@ class Folder {
                               heads == 1 ? 0 : perHead, heads == 1 ? 0 : 1, 0);
   }
 
-  FlatSymbolRefAttr half(kt::WeightOp source, llvm::StringRef suffix, std::array<uint64_t, 3> shape, kt::PieceAttr piece) {
+  FlatSymbolRefAttr half(kt::WeightOp source, llvm::StringRef suffix, std::array<uint64_t, 3> shape,
+                         kt::PieceAttr piece) {
     std::string name = (source.getSymName() + "." + suffix).str();
     if (!symbols_.lookup(name)) {
       auto copy = llvm::cast<kt::WeightOp>(source->clone());
@@ -190,7 +196,8 @@ class Folder {
     mlir::remark::passed(op->getLoc(), remark("RopePermuted")) << "interleaved rope became half by reordering rows";
   }
 
-  // From row `begin` on there are `heads` heads of [nope, rope] rows: the even rope rows of a head move before its odd ones.
+  // From row `begin` on there are `heads` heads of [nope, rope] rows: the even rope rows of a head move before its odd
+  // ones.
   void ropeRows(kt::WeightOp weight, uint64_t begin, uint64_t nope, uint64_t rope, uint64_t heads) {
     kt::PieceAttr whole = wholeSlot(weight);
     llvm::StringRef slot = whole.getSlot();
@@ -240,8 +247,9 @@ class Folder {
     mlir::OpBuilder builder(first);
     llvm::SmallVector<mlir::Location> locations;
     for (kt::LinearOp linear : linears) locations.push_back(linear.getLoc());
-    auto joined = kt::LinearOp::create(builder, builder.getFusedLoc(locations), types, first.getX(), joinedWeight(parts),
-                                       FlatSymbolRefAttr(), first.getModule(), first.getPlaceAttr(), {}, {}, {});
+    auto joined =
+        kt::LinearOp::create(builder, builder.getFusedLoc(locations), types, first.getX(), joinedWeight(parts),
+                             FlatSymbolRefAttr(), first.getModule(), first.getPlaceAttr(), {}, {}, {});
     unsigned next = 0;
     for (kt::LinearOp linear : linears) {
       for (Value out : linear.getOuts()) out.replaceAllUsesWith(joined.getOuts()[next++]);

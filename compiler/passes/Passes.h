@@ -16,7 +16,8 @@ namespace ktc::compiler {
 
 // kt-place with what the caller has read already. Both must outlive the pass. A failure of placement is also left in
 // `status`, with its code.
-std::unique_ptr<mlir::Pass> createPlace(const placement::Policy& policy, const placement::Target& target, Status& status);
+std::unique_ptr<mlir::Pass> createPlace(const placement::Policy& policy, const placement::Target& target,
+                                        Status& status);
 
 #define GEN_PASS_REGISTRATION
 #include "compiler/passes/Passes.h.inc"

@@ -1,9 +1,10 @@
 // kt-place
+#include "placement/place.h"
+
 #include "compiler/import/Import.h"
 #include "compiler/passes/Passes.h"
 #include "compiler/passes/Symbols.h"
 #include "dialects/kt/KtWalk.h"
-#include "placement/place.h"
 
 namespace ktc::compiler {
 
@@ -46,22 +47,35 @@ class Placer {
          const placement::Placement& placement)
       : module_(module), model_(model), policy_(policy), placement_(placement), symbols_(module) {}
 
-  void run() {
+  // Error: an entry has a module that the first entry, from which the model was read, does not have.
+  Status run() {
     for (std::size_t i = 0; i < model_.modules.size(); ++i) places_[model_.modules[i].name] = &placement_.modules[i];
-    forEachStep(module_, [&](kt::StepOpInterface step) { place(step); });
+    Status status;
+    forEachStep(module_, [&](kt::StepOpInterface step) {
+      auto found = places_.find(step.getModule().getName().str());
+      if (found != places_.end()) return place(step, *found->second);
+      if (!status.ok()) return;
+      status = make_error(StatusCode::invalid_argument, {.place = kt::locationText(step.getLoc()),
+                                                         .what = "the entries are not of one model",
+                                                         .found = "module '" + step.getModule().getName().str() + "'",
+                                                         .expected = "a module of the first entry",
+                                                         .remedy = "start from the checkpoint"});
+    });
+    if (!status.ok()) return status;
     for (auto cache : module_.getOps<kt::CacheOp>()) {
       cache.setDevice(placement_.kv_device);
       cache.setFormat(to_string(policy_.kv_cache.dtype));
     }
+    return {};
   }
 
   unsigned copies() const { return copies_; }
 
  private:
-  void place(kt::StepOpInterface step) {
-    const ModulePlacement& placed = *places_.at(step.getModule().getName().str());
+  void place(kt::StepOpInterface step, const ModulePlacement& placed) {
     mlir::MLIRContext* context = module_.getContext();
-    step.setPlaceAttr(kt::PlaceAttr::get(context, placed.device, to_string(placed.weights), to_string(placed.activations)));
+    step.setPlaceAttr(
+        kt::PlaceAttr::get(context, placed.device, to_string(placed.weights), to_string(placed.activations)));
     addRule(step, placed);
     // one pass over the op's attributes, so that exchanging two names does not exchange them twice
     llvm::DenseMap<mlir::Attribute, FlatSymbolRefAttr> renamed;
@@ -145,7 +159,8 @@ struct Place : impl::PlaceBase<Place> {
     Target readTarget;
     if (!policyObject) {
       if (policy.empty()) {
-        return make_error(StatusCode::invalid_argument, {.place = "kt-place", .what = "no policy", .remedy = "give policy=FILE"});
+        return make_error(StatusCode::invalid_argument,
+                          {.place = "kt-place", .what = "no policy", .remedy = "give policy=FILE"});
       }
       KTC_ASSIGN_OR_RETURN(readPolicy, placement::read_policy(policy.getValue()));
       if (target.empty()) {
@@ -160,7 +175,7 @@ struct Place : impl::PlaceBase<Place> {
     KTC_ASSIGN_OR_RETURN(placement::Placement placement, placement::place(model, with, on));
     KTC_RETURN_IF_ERROR(checkServed(with, placement));
     Placer placer(getOperation(), model, with, placement);
-    placer.run();
+    KTC_RETURN_IF_ERROR(placer.run());
     copies += placer.copies();
     return {};
   }

@@ -26,7 +26,9 @@ struct Buffer {
   uint64_t columns = 0, rowBytes = 0;
 };
 
-llvm::StringRef formatOf(mlir::Type element) { return element.isF32() ? "f32" : element.isBF16() ? "bf16" : "i32"; }
+llvm::StringRef formatOf(mlir::Type element) {
+  return element.isF32() ? "f32" : element.isBF16() ? "bf16" : "i32";
+}
 
 // Columns of rows that kernels stream start at 64 bytes; lists of indices are dense.
 uint64_t rowBytesOf(mlir::Type element, uint64_t columns) {
@@ -151,12 +153,13 @@ class EntryPlan {
         columns += kt::columnsOf(result);
       }
     } else if (auto route = llvm::dyn_cast<kt::RouteOp>(step.getOperation())) {
-      assign(route.getIds(), add(name + ".ids", kt::BufferRole::value, kt::dimOf(route.getIds()),
-                                 kt::elementOf(route.getIds().getType()), kt::columnsOf(route.getIds()), arenaOf(step), number),
+      assign(route.getIds(),
+             add(name + ".ids", kt::BufferRole::value, kt::dimOf(route.getIds()),
+                 kt::elementOf(route.getIds().getType()), kt::columnsOf(route.getIds()), arenaOf(step), number),
              0);
-      assign(route.getScores(), add(name + ".weights", kt::BufferRole::value, kt::dimOf(route.getScores()),
-                                    kt::elementOf(route.getScores().getType()), kt::columnsOf(route.getScores()),
-                                    arenaOf(step), number),
+      assign(route.getScores(),
+             add(name + ".weights", kt::BufferRole::value, kt::dimOf(route.getScores()),
+                 kt::elementOf(route.getScores().getType()), kt::columnsOf(route.getScores()), arenaOf(step), number),
              0);
     } else {
       assign(step->getResult(0), addValue(name, step, kt::columnsOf(step->getResult(0)), number), 0);
@@ -188,8 +191,9 @@ class EntryPlan {
     mlir::Builder builder(entry_.getContext());
     llvm::SmallVector<mlir::Attribute> list;
     for (auto [buffer, range] : llvm::zip(buffers_, ranges_)) {
-      list.push_back(kt::BufferAttr::get(entry_.getContext(), buffer.name, devices_[range.arena], buffer.role, buffer.dim,
-                                         buffer.format, buffer.columns, buffer.rowBytes, range.offset, range.bytes));
+      list.push_back(kt::BufferAttr::get(entry_.getContext(), buffer.name, devices_[range.arena], buffer.role,
+                                         buffer.dim, buffer.format, buffer.columns, buffer.rowBytes, range.offset,
+                                         range.bytes));
     }
     entry_.setBuffersAttr(builder.getArrayAttr(list));
     auto viewsOf = [&](auto values) {
@@ -250,12 +254,14 @@ struct PlanMemory : impl::PlanMemoryBase<PlanMemory> {
           << mlir::remark::metric("bytes without reuse", plan.bytesWithoutReuse());
     }
     llvm::SmallVector<mlir::Attribute> list;
-    for (auto [device, arena] : llvm::zip(devices, arenas)) list.push_back(kt::DeviceAttr::get(&getContext(), device, arena));
+    for (auto [device, arena] : llvm::zip(devices, arenas))
+      list.push_back(kt::DeviceAttr::get(&getContext(), device, arena));
     auto deviceList = mlir::ArrayAttr::get(&getContext(), list);
     module->setAttr(kt::kDevices, deviceList);
     auto account = accountOf(module, deviceList);
     if (!account) {
-      module.emitError("the account has a size that cannot be counted; expected placed weights and caches that steps use");
+      module.emitError(
+          "the account has a size that cannot be counted; expected placed weights and caches that steps use");
       return signalPassFailure();
     }
     module->setAttr(kt::kAccount, mlir::ArrayAttr::get(&getContext(), *account));

@@ -97,7 +97,8 @@ struct SpecialiseEntries : impl::SpecialiseEntriesBase<SpecialiseEntries> {
       sequences = std::min(sequences.value_or(UINT64_MAX), cache.getSequences());
     }
     if (!sequences) {
-      module.emitError("no kt.cache: found no bound for the sequences of a step; declare the cache of the attention layers");
+      module.emitError(
+          "no kt.cache: found no bound for the sequences of a step; declare the cache of the attention layers");
       return signalPassFailure();
     }
     llvm::SmallVector<uint64_t> chunks{chunk}, buckets(decode.begin(), decode.end());

@@ -16,15 +16,15 @@ mlir::LogicalResult checkEntry(kt::EntryOp entry, kt::ModelAttr model) {
   }
   for (auto embed : entry.getBody().getOps<kt::EmbedOp>()) {
     if (kt::columnsOf(embed.getOut()) == int64_t(model.getHidden())) continue;
-    return embed.emitOpError() << "makes " << kt::columnsOf(embed.getOut()) << " columns, expected the model's hidden size, "
-                               << model.getHidden();
+    return embed.emitOpError() << "makes " << kt::columnsOf(embed.getOut())
+                               << " columns, expected the model's hidden size, " << model.getHidden();
   }
   mlir::Block& block = entry.getBody().front();
   mlir::Value logits = entry.getKind() == kt::EntryKind::sample ? mlir::Value(block.getArgument(0))
                                                                 : block.getTerminator()->getOperand(0);
   if (kt::columnsOf(logits) == int64_t(model.getVocab())) return mlir::success();
-  return entry.emitOpError() << "has logits of " << kt::columnsOf(logits) << " columns, expected the model's vocabulary, "
-                             << model.getVocab();
+  return entry.emitOpError() << "has logits of " << kt::columnsOf(logits)
+                             << " columns, expected the model's vocabulary, " << model.getVocab();
 }
 
 // Every kind is there, and the executor finds the smallest entry that fits by going through them in order.
@@ -34,8 +34,9 @@ mlir::LogicalResult checkKinds(mlir::ModuleOp module) {
     for (auto entry : module.getOps<kt::EntryOp>()) {
       if (entry.getKind() != kind) continue;
       if (before && entry.getBounds()->getTokens() <= before.getBounds()->getTokens()) {
-        return entry.emitOpError() << "is bounded by " << entry.getBounds()->getTokens() << " tokens, expected more than @"
-                                   << before.getSymName() << ", which comes before it";
+        return entry.emitOpError() << "is bounded by " << entry.getBounds()->getTokens()
+                                   << " tokens, expected more than @" << before.getSymName()
+                                   << ", which comes before it";
       }
       before = entry;
     }

@@ -64,16 +64,18 @@ class EntryCheck {
     if (buffer.getOffset() % 64 != 0) {
       return error(buffer) << "offset: found " << buffer.getOffset() << ", expected a multiple of 64";
     }
-    if (buffer.getBytes() == 0 || buffer.getBytes() > arena->second || buffer.getOffset() > arena->second - buffer.getBytes()) {
-      return error(buffer) << "found bytes " << buffer.getOffset() << " + " << buffer.getBytes() << ", expected inside the "
-                           << arena->second << " bytes of the arena";
+    if (buffer.getBytes() == 0 || buffer.getBytes() > arena->second ||
+        buffer.getOffset() > arena->second - buffer.getBytes()) {
+      return error(buffer) << "found bytes " << buffer.getOffset() << " + " << buffer.getBytes()
+                           << ", expected inside the " << arena->second << " bytes of the arena";
     }
     if (buffer.getRole() == kt::BufferRole::workspace) return mlir::success();
     auto format = parse_format(buffer.getFormat().str());
     if (!format) return error(buffer) << "format \"" << buffer.getFormat() << "\" is not in runtime/formats";
     uint64_t alignment = *format == Format::i32 ? 4 : 64;
     if (buffer.getColumns() > (uint64_t{1} << 31) || buffer.getRowBytes() > (uint64_t{1} << 34) ||
-        buffer.getRowBytes() % alignment != 0 || buffer.getRowBytes() * 8 < buffer.getColumns() * format_bits(*format)) {
+        buffer.getRowBytes() % alignment != 0 ||
+        buffer.getRowBytes() * 8 < buffer.getColumns() * format_bits(*format)) {
       return error(buffer) << "row_bytes: found " << buffer.getRowBytes() << ", expected a multiple of " << alignment
                            << " that holds " << buffer.getColumns() << " columns of " << buffer.getFormat();
     }
@@ -95,14 +97,19 @@ class EntryCheck {
     return mlir::success();
   }
 
-  // The view shows the value: rows, element and columns of its buffer. An argument or result lies in the buffer of its role.
+  // The view shows the value: rows, element and columns of its buffer. An argument or result lies in the buffer of its
+  // role.
   mlir::LogicalResult checkView(kt::StepOpInterface step, llvm::StringRef list, kt::ViewAttr view, Value value) {
     if (view.getBuffer() >= buffers_.size()) {
-      return step->emitOpError() << list << ": found buffer " << view.getBuffer() << ", expected below " << buffers_.size();
+      return step->emitOpError() << list << ": found buffer " << view.getBuffer() << ", expected below "
+                                 << buffers_.size();
     }
     kt::BufferAttr buffer = buffers_[view.getBuffer()];
-    llvm::StringRef format = kt::elementOf(value.getType()).isF32() ? "f32" : kt::elementOf(value.getType()).isBF16() ? "bf16" : "i32";
-    if (buffer.getRole() == kt::BufferRole::workspace || buffer.getDim() != kt::dimOf(value) || buffer.getFormat() != format) {
+    llvm::StringRef format = kt::elementOf(value.getType()).isF32()    ? "f32"
+                             : kt::elementOf(value.getType()).isBF16() ? "bf16"
+                                                                       : "i32";
+    if (buffer.getRole() == kt::BufferRole::workspace || buffer.getDim() != kt::dimOf(value) ||
+        buffer.getFormat() != format) {
       return step->emitOpError() << list << ": buffer \"" << buffer.getName() << "\" does not hold " << value.getType();
     }
     if (buffer.getDevice() != step.getPlaceAttr().getDevice()) {
@@ -111,15 +118,16 @@ class EntryCheck {
     }
     if (view.getColumn() > buffer.getColumns() || view.getColumns() > buffer.getColumns() - view.getColumn()) {
       return step->emitOpError() << list << ": found columns " << view.getColumn() << " + " << view.getColumns()
-                                 << ", expected inside the " << buffer.getColumns() << " of \"" << buffer.getName() << "\"";
+                                 << ", expected inside the " << buffer.getColumns() << " of \"" << buffer.getName()
+                                 << "\"";
     }
     auto [known, fresh] = views_.try_emplace(value, view);
     if (!fresh && known->second != view) {
       return step->emitOpError() << list << ": found " << view << " for a value that lies in " << known->second;
     }
     if (auto argument = llvm::dyn_cast<mlir::BlockArgument>(value); argument && buffer.getRole() != roleOf(argument)) {
-      return step->emitOpError() << list << ": an argument lies in \"" << buffer.getName() << "\", expected the buffer of role "
-                                 << kt::stringifyBufferRole(roleOf(argument));
+      return step->emitOpError() << list << ": an argument lies in \"" << buffer.getName()
+                                 << "\", expected the buffer of role " << kt::stringifyBufferRole(roleOf(argument));
     }
     bool returned = llvm::is_contained(value.getUsers(), entry_.getBody().front().getTerminator());
     if (returned && buffer.getRole() != resultRole()) {
@@ -159,9 +167,9 @@ class EntryCheck {
            b.getColumn() < a.getColumn() + a.getColumns();
   }
 
-  // What a step writes was not promised to anybody: no input of the entry, no value that is read later, and no operand, but
-  // for the first one of a norm or a sum. Results of one product are one range of columns, those of a router differ in type:
-  // so no two results share columns.
+  // What a step writes was not promised to anybody: no input of the entry, no value that is read later, and no operand,
+  // but for the first one of a norm or a sum. Results of one product are one range of columns, those of a router differ
+  // in type: so no two results share columns.
   mlir::LogicalResult checkWrites(kt::StepOpInterface step) {
     bool mayReplace = llvm::isa<kt::NormOp, kt::AddOp>(step.getOperation());
     llvm::SmallVector<kt::ViewAttr> writes(step.getOutViewsAttr().getAsRange<kt::ViewAttr>());
@@ -182,7 +190,8 @@ class EntryCheck {
       }
       for (auto& [value, view] : views_) {
         if (value.getDefiningOp() == step || !meet(write, view) || !readAfter(value, step)) continue;
-        return step->emitOpError() << "out_views: overwrites columns of \"" << buffer.getName() << "\" that a later step reads";
+        return step->emitOpError() << "out_views: overwrites columns of \"" << buffer.getName()
+                                   << "\" that a later step reads";
       }
     }
     return mlir::success();
@@ -197,15 +206,15 @@ class EntryCheck {
     mlir::IntegerAttr index = step.getWorkspaceAttr();
     if (needed && *needed == 0 && !index) return mlir::success();
     if (!index || index.getInt() < 0 || index.getInt() >= int64_t(buffers_.size())) {
-      return step->emitOpError() << "workspace: expected the index of a buffer of at least " << needed.value_or(UINT64_MAX)
-                                 << " bytes";
+      return step->emitOpError() << "workspace: expected the index of a buffer of at least "
+                                 << needed.value_or(UINT64_MAX) << " bytes";
     }
     kt::BufferAttr buffer = buffers_[index.getInt()];
     if (buffer.getRole() != kt::BufferRole::workspace || !needed || buffer.getBytes() < *needed ||
         buffer.getDevice() != step.getPlaceAttr().getDevice()) {
       return step->emitOpError() << "workspace: found \"" << buffer.getName() << "\" of " << buffer.getBytes()
-                                 << " bytes, expected scratch of at least " << needed.value_or(UINT64_MAX) << " bytes on "
-                                 << step.getPlaceAttr().getDevice();
+                                 << " bytes, expected scratch of at least " << needed.value_or(UINT64_MAX)
+                                 << " bytes on " << step.getPlaceAttr().getDevice();
     }
     live_[index.getInt()].touch(number);
     return mlir::success();

@@ -19,12 +19,13 @@ struct VerifyOptimised : impl::VerifyOptimisedBase<VerifyOptimised> {
   }
 
   static mlir::LogicalResult check(mlir::ModuleOp module) {
-    mlir::WalkResult result = module.walk([](kt::MlaOp op) {
-      if (!op.getKvBAttr()) return mlir::WalkResult::advance();
-      op.emitOpError("holds kv_b, which no kernel takes; expected w_uk and w_uv, run kt-fold-weights");
-      return mlir::WalkResult::interrupt();
+    mlir::LogicalResult result = mlir::success();
+    forEachStep(module, [&](kt::StepOpInterface step) {
+      auto op = llvm::dyn_cast<kt::MlaOp>(step.getOperation());
+      if (!op || !op.getKvBAttr() || mlir::failed(result)) return;
+      result = op.emitOpError("holds kv_b, which no kernel takes; expected w_uk and w_uv, run kt-fold-weights");
     });
-    if (result.wasInterrupted()) return mlir::failure();
+    if (mlir::failed(result)) return mlir::failure();
     if (mlir::Operation* unused = findUnused(module)) {
       return unused->emitOpError("is used by no step; a pass that replaces a weight removes it");
     }

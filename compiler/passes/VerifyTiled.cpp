@@ -15,7 +15,8 @@ template <typename Op>
 mlir::LogicalResult checkPacked(Op op) {
   if (!op.getPacking()) return op.emitOpError("has no packing; run kt-place");
   if (!parse_packing(op.getPacking()->str())) {
-    return op.emitOpError() << "packing: found \"" << *op.getPacking() << "\", expected one of runtime/formats/packings.def";
+    return op.emitOpError() << "packing: found \"" << *op.getPacking()
+                            << "\", expected one of runtime/formats/packings.def";
   }
   if (packedBytes(op)) return mlir::success();
   return op.emitOpError("is larger than 2^64 bytes, or its format has no size");

@@ -55,7 +55,8 @@ DiagnosticCollector::DiagnosticCollector(mlir::MLIRContext& context, std::vector
 }
 
 Status DiagnosticCollector::status(StatusCode code, std::string remedy) const {
-  return make_error(code, {.place = place_, .what = text_.empty() ? "unknown error" : text_, .remedy = std::move(remedy)});
+  return make_error(code,
+                    {.place = place_, .what = text_.empty() ? "unknown error" : text_, .remedy = std::move(remedy)});
 }
 
 }  // namespace ktc::compiler

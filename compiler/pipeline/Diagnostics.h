@@ -10,7 +10,8 @@
 
 namespace ktc::compiler {
 
-// While it lives, diagnostics of the context come here and nowhere else. `remarks` (may be null) receives one line each.
+// While it lives, diagnostics of the context come here and nowhere else. `remarks` (may be null) receives one line
+// each.
 class DiagnosticCollector {
  public:
   DiagnosticCollector(mlir::MLIRContext& context, std::vector<std::string>* remarks);

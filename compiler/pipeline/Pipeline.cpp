@@ -9,11 +9,13 @@
 
 namespace ktc::compiler {
 
-// ------------------------------------------------------------------------------------------------------------------ the order
+// ------------------------------------------------------------------------------------------------------------------
+// the order
 
 namespace {
 
-// The passes that establish one phase. The check at its end always runs: it costs a walk, and it says which pass broke what.
+// The passes that establish one phase. The check at its end always runs: it costs a walk, and it says which pass broke
+// what.
 void addPhase(mlir::OpPassManager& passes, Phase phase, const PipelineOptions& options) {
   switch (phase) {
     case Phase::imported: {
@@ -40,9 +42,7 @@ void addPhase(mlir::OpPassManager& passes, Phase phase, const PipelineOptions& o
       passes.addPass(createFoldWeights());
       passes.addPass(createVerifyOptimised());
       return;
-    case Phase::tiled:
-      passes.addPass(createVerifyTiled());
-      return;
+    case Phase::tiled: passes.addPass(createVerifyTiled()); return;
     case Phase::lowered:
       // Last: an address is for a step that nothing moves any more.
       passes.addPass(createPlanMemory());
@@ -59,9 +59,12 @@ void buildPipeline(mlir::OpPassManager& passes, std::optional<Phase> from, Phase
   for (int phase = first; phase <= static_cast<int>(to); ++phase) addPhase(passes, static_cast<Phase>(phase), options);
 }
 
-// --------------------------------------------------------------------------------------------------------------------- phases
+// ---------------------------------------------------------------------------------------------------------------------
+// phases
 
-std::optional<Phase> parsePhase(std::string_view name) { return kt::symbolizePhase(llvm::StringRef(name.data(), name.size())); }
+std::optional<Phase> parsePhase(std::string_view name) {
+  return kt::symbolizePhase(llvm::StringRef(name.data(), name.size()));
+}
 
 std::string listPhases() {
   std::string list;
@@ -71,7 +74,8 @@ std::string listPhases() {
   return list;
 }
 
-// -------------------------------------------------------------------------------------------------------------------- running
+// --------------------------------------------------------------------------------------------------------------------
+// running
 
 namespace {
 
@@ -125,8 +129,15 @@ Expected<mlir::OwningOpRef<mlir::ModuleOp>> parseModule(mlir::MLIRContext& conte
   DiagnosticCollector diagnostics(context, nullptr);
   auto module = mlir::parseSourceString<mlir::ModuleOp>(llvm::StringRef(text.data(), text.size()), &context,
                                                         llvm::StringRef(name.data(), name.size()));
-  if (module) return module;
-  return diagnostics.status(StatusCode::invalid_argument, "write it with --stop-after, or correct it");
+  if (!module) return diagnostics.status(StatusCode::invalid_argument, "write it with --stop-after, or correct it");
+  // text outside the braces becomes a module around ours, which no pass would look into
+  if (module->getOps<kt::EntryOp>().empty()) {
+    return make_error(StatusCode::invalid_argument, {.place = std::string(name),
+                                                     .what = "no kt.entry in the module",
+                                                     .expected = "one module, with nothing outside its braces",
+                                                     .remedy = "write it with --stop-after, or correct it"});
+  }
+  return module;
 }
 
 std::string printModule(mlir::ModuleOp module) {
@@ -139,7 +150,8 @@ std::string printModule(mlir::ModuleOp module) {
   return text;
 }
 
-// ---------------------------------------------------------------------------------------------------------------- for ktc-opt
+// ---------------------------------------------------------------------------------------------------------------- for
+// ktc-opt
 
 namespace {
 
@@ -148,10 +160,10 @@ enum class Start { fresh = -1, imported, placed, transferred, optimised, tiled, 
 struct PipelineFlags : mlir::PassPipelineOptions<PipelineFlags> {
   Option<Start> from{
       *this, "from", llvm::cl::desc("phase that the input is in"), llvm::cl::init(Start::fresh),
-      llvm::cl::values(clEnumValN(Start::fresh, "fresh", "as import makes it"), clEnumValN(Start::imported, "imported", ""),
-                       clEnumValN(Start::placed, "placed", ""), clEnumValN(Start::transferred, "transferred", ""),
-                       clEnumValN(Start::optimised, "optimised", ""), clEnumValN(Start::tiled, "tiled", ""),
-                       clEnumValN(Start::lowered, "lowered", ""))};
+      llvm::cl::values(clEnumValN(Start::fresh, "fresh", "as import makes it"),
+                       clEnumValN(Start::imported, "imported", ""), clEnumValN(Start::placed, "placed", ""),
+                       clEnumValN(Start::transferred, "transferred", ""), clEnumValN(Start::optimised, "optimised", ""),
+                       clEnumValN(Start::tiled, "tiled", ""), clEnumValN(Start::lowered, "lowered", ""))};
   Option<Phase> to{
       *this, "to", llvm::cl::desc("phase to stop after"), llvm::cl::init(Phase::lowered),
       llvm::cl::values(clEnumValN(Phase::imported, "imported", ""), clEnumValN(Phase::placed, "placed", ""),
@@ -161,7 +173,8 @@ struct PipelineFlags : mlir::PassPipelineOptions<PipelineFlags> {
   Option<std::string> target{*this, "target", llvm::cl::desc("target file for kt-place (default: this machine)")};
   ListOption<uint32_t> decode{*this, "decode", llvm::cl::desc("buckets of decode and sample")};
   Option<uint32_t> chunk{*this, "chunk", llvm::cl::desc("tokens of an extend step"), llvm::cl::init(512)};
-  Option<uint32_t> streamChunk{*this, "stream-chunk", llvm::cl::desc("tokens of a streamed extend step"), llvm::cl::init(0)};
+  Option<uint32_t> streamChunk{*this, "stream-chunk", llvm::cl::desc("tokens of a streamed extend step"),
+                               llvm::cl::init(0)};
 };
 
 }  // namespace

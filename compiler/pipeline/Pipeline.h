@@ -27,8 +27,8 @@ std::optional<Phase> parsePhase(std::string_view name);
 std::string listPhases();
 
 struct PipelineOptions {
-  placement::BatchPolicy batch;                                // bounds of the entries
-  std::function<std::unique_ptr<mlir::Pass>()> makePlace;      // kt-place with a policy and a target
+  placement::BatchPolicy batch;                            // bounds of the entries
+  std::function<std::unique_ptr<mlir::Pass>()> makePlace;  // kt-place with a policy and a target
 };
 
 // Appends the passes that lead from `from` (nullopt: fresh from import) to `to`, with the checks at every seam between.
@@ -38,12 +38,12 @@ void buildPipeline(mlir::OpPassManager& passes, std::optional<Phase> from, Phase
 void registerPipeline();
 
 struct CompileOptions {
-  Phase stop = Phase::lowered;                     // `planned` is emit's: here it is the same as lowered
-  std::vector<std::string>* remarks = nullptr;     // one line each: why something was folded, or was not
+  Phase stop = Phase::lowered;                  // `planned` is emit's: here it is the same as lowered
+  std::vector<std::string>* remarks = nullptr;  // one line each: why something was folded, or was not
 };
 
-// Imports the model and runs the pipeline. Errors are one line: the policy's rule and the family's line where known, then
-// what is wrong; a diagnostic about the compiler's own IR has code `internal`.
+// Imports the model and runs the pipeline. Errors are one line: the policy's rule and the family's line where known,
+// then what is wrong; a diagnostic about the compiler's own IR has code `internal`.
 Expected<mlir::OwningOpRef<mlir::ModuleOp>> compileTo(mlir::MLIRContext& context, const models::ModelDesc& model,
                                                       const placement::Policy& policy, const placement::Target& target,
                                                       const CompileOptions& options);
@@ -52,8 +52,8 @@ Expected<mlir::OwningOpRef<mlir::ModuleOp>> compileTo(mlir::MLIRContext& context
 Expected<mlir::OwningOpRef<mlir::ModuleOp>> parseModule(mlir::MLIRContext& context, std::string_view text,
                                                         std::string_view name);
 
-// Runs the rest of the pipeline on a parsed module, from the phase that it states. Errors also when it states another phase
-// than `start` (where given), or one behind `options.stop`.
+// Runs the rest of the pipeline on a parsed module, from the phase that it states. Errors also when it states another
+// phase than `start` (where given), or one behind `options.stop`.
 Status resume(mlir::ModuleOp module, std::optional<Phase> start, const placement::Policy& policy,
               const placement::Target& target, const CompileOptions& options);
 

@@ -1,5 +1,5 @@
-// The kt dialect in C++: classes generated from the .td files, and the few helpers their verifiers and the passes share.
-// KtDialect.td says what the dialect means.
+// The kt dialect in C++: classes generated from the .td files, and the few helpers their verifiers and the passes
+// share. KtDialect.td says what the dialect means.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,8 @@
 #include "mlir/IR/TensorEncoding.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
 
-#include "dialects/kt/KtEnums.h.inc"
+// what mlir-tblgen makes includes nothing itself
+#include "dialects/kt/KtEnums.h.inc"  // NOLINT
 
 #define GET_ATTRDEF_CLASSES
 #include "dialects/kt/KtAttrs.h.inc"
@@ -35,8 +36,12 @@ bool isValue(mlir::Type type);
 mlir::Type elementOf(mlir::Type type);
 Dim dimOf(mlir::Type type);
 int64_t columnsOf(mlir::Type type);
-inline Dim dimOf(mlir::Value value) { return dimOf(value.getType()); }
-inline int64_t columnsOf(mlir::Value value) { return columnsOf(value.getType()); }
+inline Dim dimOf(mlir::Value value) {
+  return dimOf(value.getType());
+}
+inline int64_t columnsOf(mlir::Value value) {
+  return columnsOf(value.getType());
+}
 mlir::RankedTensorType valueType(Dim dim, int64_t columns, mlir::Type element);
 
 // The attributes that are not null, in order.

@@ -1,18 +1,14 @@
 // Attributes and the value types that they name.
 #include "dialects/kt/Kt.h"
-
 #include "llvm/ADT/TypeSwitch.h"
 #include "llvm/Support/Format.h"
 #include "mlir/IR/DialectImplementation.h"
 
-#include "dialects/kt/KtEnums.cpp.inc"
-
 // "[1.00000000e+00, 7.49894202e-01]": nine digits tell every f32 from its neighbours.
 static void printFloats(mlir::AsmPrinter& printer, mlir::DenseF32ArrayAttr values) {
   printer << "[";
-  llvm::interleaveComma(values.asArrayRef(), printer.getStream(), [&](float value) {
-    printer.getStream() << llvm::format("%.8e", static_cast<double>(value));
-  });
+  llvm::interleaveComma(values.asArrayRef(), printer.getStream(),
+                        [&](float value) { printer.getStream() << llvm::format("%.8e", static_cast<double>(value)); });
   printer << "]";
 }
 
@@ -27,6 +23,9 @@ static mlir::FailureOr<mlir::DenseF32ArrayAttr> parseFloats(mlir::AsmParser& par
   if (parser.parseCommaSeparatedList(mlir::AsmParser::Delimiter::Square, parseOne)) return mlir::failure();
   return mlir::DenseF32ArrayAttr::get(parser.getContext(), values);
 }
+
+// generated code comes behind every header
+#include "dialects/kt/KtEnums.cpp.inc"
 
 #define GET_ATTRDEF_CLASSES
 #include "dialects/kt/KtAttrs.cpp.inc"
@@ -45,13 +44,17 @@ bool isValue(mlir::Type type) {
   return tensor && llvm::isa_and_nonnull<DimAttr>(tensor.getEncoding());
 }
 
-mlir::Type elementOf(mlir::Type type) { return llvm::cast<mlir::RankedTensorType>(type).getElementType(); }
+mlir::Type elementOf(mlir::Type type) {
+  return llvm::cast<mlir::RankedTensorType>(type).getElementType();
+}
 
 Dim dimOf(mlir::Type type) {
   return llvm::cast<DimAttr>(llvm::cast<mlir::RankedTensorType>(type).getEncoding()).getValue();
 }
 
-int64_t columnsOf(mlir::Type type) { return llvm::cast<mlir::RankedTensorType>(type).getDimSize(1); }
+int64_t columnsOf(mlir::Type type) {
+  return llvm::cast<mlir::RankedTensorType>(type).getDimSize(1);
+}
 
 mlir::RankedTensorType valueType(Dim dim, int64_t columns, mlir::Type element) {
   return mlir::RankedTensorType::get({mlir::ShapedType::kDynamic, columns}, element,
@@ -79,8 +82,8 @@ mlir::LogicalResult PieceAttr::verify(llvm::function_ref<mlir::InFlightDiagnosti
                                       uint64_t repeat_dst_batch, uint64_t repeat_dst_row) {
   if (slot.empty()) return emitError() << "#kt.piece names no slot";
   if (rows == 0 || row_step == 0 || repeat == 0) {
-    return emitError() << "#kt.piece of '" << slot << "': rows, row_step and repeat are at least 1, found " << rows << ", "
-                       << row_step << ", " << repeat;
+    return emitError() << "#kt.piece of '" << slot << "': rows, row_step and repeat are at least 1, found " << rows
+                       << ", " << row_step << ", " << repeat;
   }
   // every product and sum that a reader forms stays far inside 64 bits
   constexpr uint64_t kLimit = uint64_t{1} << 31;
@@ -104,7 +107,8 @@ mlir::LogicalResult BoundsAttr::verify(llvm::function_ref<mlir::InFlightDiagnost
                                        uint64_t rows, uint64_t sequences) {
   constexpr uint64_t kLimit = uint64_t{1} << 24;
   if (tokens == 0 || rows == 0 || sequences == 0 || rows > tokens || sequences > tokens || tokens > kLimit) {
-    return emitError() << "#kt.bounds: found tokens = " << tokens << ", rows = " << rows << ", sequences = " << sequences
+    return emitError() << "#kt.bounds: found tokens = " << tokens << ", rows = " << rows
+                       << ", sequences = " << sequences
                        << ", expected each at least 1, rows and sequences at most tokens, tokens at most " << kLimit;
   }
   return mlir::success();

@@ -1,8 +1,8 @@
 // Registration, textual aliases and the checks of module attributes.
 #include "dialects/kt/Kt.h"
-
 #include "llvm/ADT/TypeSwitch.h"
 
+// generated code comes behind every header
 #include "dialects/kt/KtDialect.cpp.inc"
 
 namespace ktc::kt {

@@ -1,6 +1,5 @@
 // The verifier of entries: what goes in and out by kind, and the order of accesses to caches.
 #include "dialects/kt/Kt.h"
-
 #include "llvm/ADT/MapVector.h"
 
 namespace ktc::kt {
@@ -43,8 +42,8 @@ std::string describe(const Role& role) {
   return text + ", #kt.dim<" + stringifyDim(role.dim).str() + ">>";
 }
 
-// Two accesses to one symbol conflict when one of them writes; then the later one has the higher order. Import hands out
-// distinct orders, so any exchange or duplication of conflicting accesses leaves a descent somewhere.
+// Two accesses to one symbol conflict when one of them writes; then the later one has the higher order. Import hands
+// out distinct orders, so any exchange or duplication of conflicting accesses leaves a descent somewhere.
 mlir::LogicalResult checkOrder(EntryOp entry) {
   struct Last {
     SymbolEffectsOpInterface write, any;  // with the highest order so far
@@ -56,8 +55,9 @@ mlir::LogicalResult checkOrder(EntryOp entry) {
       SymbolEffectsOpInterface before = effect.write ? last.any : last.write;
       if (before && op.getEffectOrder() <= before.getEffectOrder()) {
         mlir::InFlightDiagnostic diagnostic = op->emitOpError();
-        diagnostic << "accesses " << effect.symbol << " with order " << op.getEffectOrder() << " after an access with order "
-                   << before.getEffectOrder() << " that it conflicts with; expected ascending orders, move it back before it";
+        diagnostic << "accesses " << effect.symbol << " with order " << op.getEffectOrder()
+                   << " after an access with order " << before.getEffectOrder()
+                   << " that it conflicts with; expected ascending orders, move it back before it";
         diagnostic.attachNote(before->getLoc()) << "the access before it";
         return diagnostic;
       }
@@ -93,8 +93,8 @@ mlir::LogicalResult EntryOp::verifyRegions() {
   }
   for (auto [argument, role] : llvm::zip(block.getArguments(), roles)) {
     if (!plays(role, argument.getType())) {
-      return emitOpError() << "argument " << argument.getArgNumber() << ": found " << argument.getType() << ", expected "
-                           << describe(role);
+      return emitOpError() << "argument " << argument.getArgNumber() << ": found " << argument.getType()
+                           << ", expected " << describe(role);
     }
   }
   auto ret = llvm::dyn_cast<ReturnOp>(block.back());

@@ -8,8 +8,8 @@ namespace {
 mlir::LogicalResult checkColumns(mlir::Operation* op, llvm::StringRef what, mlir::Value value, int64_t expected,
                                  llvm::StringRef why) {
   if (columnsOf(value) == expected) return mlir::success();
-  return op->emitOpError() << "columns of " << what << ": found " << columnsOf(value) << ", expected " << expected << " = "
-                           << why;
+  return op->emitOpError() << "columns of " << what << ": found " << columnsOf(value) << ", expected " << expected
+                           << " = " << why;
 }
 
 template <typename T>
@@ -27,15 +27,16 @@ mlir::LogicalResult checkWeight(mlir::Operation* op, mlir::SymbolTableCollection
   llvm::ArrayRef<int64_t> shape = weight.getShape();
   if (shape[0] == batch && shape[1] == rows && shape[2] == columns) return mlir::success();
   mlir::InFlightDiagnostic diagnostic = op->emitOpError();
-  diagnostic << ref << ": found [" << shape[0] << ", " << shape[1] << ", " << shape[2] << "], expected [" << batch << ", "
-             << rows << ", " << columns << "] from the operands and attributes";
+  diagnostic << ref << ": found [" << shape[0] << ", " << shape[1] << ", " << shape[2] << "], expected [" << batch
+             << ", " << rows << ", " << columns << "] from the operands and attributes";
   diagnostic.attachNote(weight.getLoc()) << "declared here";
   return diagnostic;
 }
 
 mlir::LogicalResult checkPart(mlir::Operation* op, CacheOp cache, unsigned index, llvm::StringRef name, uint64_t heads,
                               uint64_t width) {
-  auto part = llvm::dyn_cast_if_present<PartAttr>(index < cache.getParts().size() ? cache.getParts()[index] : mlir::Attribute());
+  auto part = llvm::dyn_cast_if_present<PartAttr>(index < cache.getParts().size() ? cache.getParts()[index]
+                                                                                  : mlir::Attribute());
   if (part && part.getName() == name && part.getHeads() == heads && part.getWidth() == width) return mlir::success();
   mlir::InFlightDiagnostic diagnostic = op->emitOpError();
   diagnostic << "part " << index << " of cache @" << cache.getSymName() << ": ";
@@ -58,8 +59,8 @@ mlir::LogicalResult checkCache(mlir::Operation* op, mlir::SymbolTableCollection&
   auto cache = symbols.lookupNearestSymbolFrom<CacheOp>(op, ref);
   if (!cache) return op->emitOpError() << ref << " is no kt.cache of this module; declare it";
   if (layer >= cache.getLayers()) {
-    return op->emitOpError() << "cache layer: found " << layer << ", expected below " << cache.getLayers() << ", the layers of "
-                             << ref;
+    return op->emitOpError() << "cache layer: found " << layer << ", expected below " << cache.getLayers()
+                             << ", the layers of " << ref;
   }
   for (unsigned i = 0; i < parts.size(); ++i) {
     if (mlir::failed(checkPart(op, cache, i, parts[i].name, parts[i].heads, parts[i].width))) return mlir::failure();
@@ -95,8 +96,9 @@ mlir::LogicalResult verifyStep(StepOpInterface step) {
       return *dim == dimOf(value);
     };
     if (!llvm::all_of(op->getOperands(), check) || !llvm::all_of(op->getResults(), check)) {
-      return op->emitOpError("mixes rows of different symbols; expected one #kt.dim for all operands and results, use "
-                             "kt.select_rows to change it");
+      return op->emitOpError(
+          "mixes rows of different symbols; expected one #kt.dim for all operands and results, use "
+          "kt.select_rows to change it");
     }
   }
   auto checkViews = [&](llvm::StringRef name, mlir::ArrayAttr views, auto values) -> mlir::LogicalResult {
@@ -116,7 +118,8 @@ mlir::LogicalResult verifyStep(StepOpInterface step) {
   return checkViews("out_views", step.getOutViewsAttr(), op->getResults());
 }
 
-// ------------------------------------------------------------------------------------------------------- embed, norm, linear
+// ------------------------------------------------------------------------------------------------------- embed, norm,
+// linear
 
 mlir::LogicalResult EmbedOp::verify() {
   if (mlir::failed(verifyStep(*this))) return mlir::failure();
@@ -129,7 +132,9 @@ mlir::LogicalResult EmbedOp::verifySymbolUses(mlir::SymbolTableCollection& symbo
   return checkWeight(*this, symbols, getWeightAttr(), 1, vocab, columnsOf(getOut()));
 }
 
-mlir::LogicalResult NormOp::verify() { return verifyStep(*this); }
+mlir::LogicalResult NormOp::verify() {
+  return verifyStep(*this);
+}
 
 mlir::LogicalResult NormOp::verifySymbolUses(mlir::SymbolTableCollection& symbols) {
   return checkWeight(*this, symbols, getWeightAttr(), 1, 1, columnsOf(getX()));
@@ -147,7 +152,8 @@ mlir::LogicalResult LinearOp::verifySymbolUses(mlir::SymbolTableCollection& symb
   return checkWeight(*this, symbols, getBiasAttr(), 1, 1, rows);
 }
 
-// ----------------------------------------------------------------------------------------------------------------- attention
+// -----------------------------------------------------------------------------------------------------------------
+// attention
 
 mlir::LogicalResult GqaOp::verify() {
   if (mlir::failed(verifyStep(*this))) return mlir::failure();
@@ -177,14 +183,19 @@ mlir::LogicalResult GqaOp::verifySymbolUses(mlir::SymbolTableCollection& symbols
 void GqaOp::getEffects(llvm::SmallVectorImpl<mlir::SideEffects::EffectInstance<mlir::MemoryEffects::Effect>>& effects) {
   cacheEffects(getCacheAttr(), effects);
 }
-llvm::SmallVector<SymbolEffect> GqaOp::getSymbolEffects() { return cacheAccesses(*this, getCacheAttr()); }
-int64_t GqaOp::getEffectOrder() { return getOrder(); }
+llvm::SmallVector<SymbolEffect> GqaOp::getSymbolEffects() {
+  return cacheAccesses(*this, getCacheAttr());
+}
+int64_t GqaOp::getEffectOrder() {
+  return getOrder();
+}
 
 mlir::LogicalResult MlaOp::verify() {
   if (mlir::failed(verifyStep(*this))) return mlir::failure();
   int64_t heads = getHeads(), nope = getNopeDim(), rope = getRopeDim(), v = getVDim(), latent = getLatentDim();
   if ((getKvBAttr() != nullptr) == (getWUkAttr() != nullptr)) {
-    return emitOpError("holds kv_b and its split, or neither; expected kv_b as imported, or w_uk and w_uv after kt-fold-weights");
+    return emitOpError(
+        "holds kv_b and its split, or neither; expected kv_b as imported, or w_uk and w_uv after kt-fold-weights");
   }
   if (mlir::failed(checkEqual<int64_t>(*this, "rope turns", getRope().getDim(), rope, "rope_dim")) ||
       mlir::failed(checkColumns(*this, "q", getQ(), heads * (nope + rope), "heads * (nope_dim + rope_dim)")) ||
@@ -209,10 +220,15 @@ mlir::LogicalResult MlaOp::verifySymbolUses(mlir::SymbolTableCollection& symbols
 void MlaOp::getEffects(llvm::SmallVectorImpl<mlir::SideEffects::EffectInstance<mlir::MemoryEffects::Effect>>& effects) {
   cacheEffects(getCacheAttr(), effects);
 }
-llvm::SmallVector<SymbolEffect> MlaOp::getSymbolEffects() { return cacheAccesses(*this, getCacheAttr()); }
-int64_t MlaOp::getEffectOrder() { return getOrder(); }
+llvm::SmallVector<SymbolEffect> MlaOp::getSymbolEffects() {
+  return cacheAccesses(*this, getCacheAttr());
+}
+int64_t MlaOp::getEffectOrder() {
+  return getOrder();
+}
 
-// ------------------------------------------------------------------------------------------------------- routing and experts
+// ------------------------------------------------------------------------------------------------------- routing and
+// experts
 
 mlir::LogicalResult RouteOp::verify() {
   if (mlir::failed(verifyStep(*this))) return mlir::failure();
@@ -221,7 +237,8 @@ mlir::LogicalResult RouteOp::verify() {
     return emitOpError() << "experts: found " << experts << ", expected a multiple of groups = " << groups;
   }
   if (topkGroups > groups || topk > topkGroups * (experts / groups)) {
-    return emitOpError() << "found top_k = " << topk << " of " << experts << " experts in " << topkGroups << " of " << groups
+    return emitOpError() << "found top_k = " << topk << " of " << experts << " experts in " << topkGroups << " of "
+                         << groups
                          << " groups, expected topk_groups at most groups and top_k at most the experts in them";
   }
   if (getKind() == RouterKind::softmax_topk && (groups != 1 || getBiasAttr())) {
@@ -232,7 +249,8 @@ mlir::LogicalResult RouteOp::verify() {
 }
 
 mlir::LogicalResult RouteOp::verifySymbolUses(mlir::SymbolTableCollection& symbols) {
-  if (mlir::failed(checkWeight(*this, symbols, getWeightAttr(), 1, getExperts(), columnsOf(getX())))) return mlir::failure();
+  if (mlir::failed(checkWeight(*this, symbols, getWeightAttr(), 1, getExperts(), columnsOf(getX()))))
+    return mlir::failure();
   return checkWeight(*this, symbols, getBiasAttr(), 1, 1, getExperts());
 }
 
@@ -253,16 +271,20 @@ mlir::LogicalResult ExpertsOp::verifySymbolUses(mlir::SymbolTableCollection& sym
                        << " experts of " << getBankAttr();
 }
 
-mlir::LogicalResult MlpOp::verify() { return verifyStep(*this); }
+mlir::LogicalResult MlpOp::verify() {
+  return verifyStep(*this);
+}
 
 mlir::LogicalResult MlpOp::verifySymbolUses(mlir::SymbolTableCollection& symbols) {
   auto down = symbols.lookupNearestSymbolFrom<WeightOp>(*this, getDownAttr());
   int64_t intermediate = down ? down.getShape()[2] : 0;
-  if (mlir::failed(checkWeight(*this, symbols, getDownAttr(), 1, columnsOf(getX()), intermediate))) return mlir::failure();
+  if (mlir::failed(checkWeight(*this, symbols, getDownAttr(), 1, columnsOf(getX()), intermediate)))
+    return mlir::failure();
   return checkWeight(*this, symbols, getGateUpAttr(), 1, 2 * intermediate, columnsOf(getX()));
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- rest
+// ----------------------------------------------------------------------------------------------------------------------
+// rest
 
 mlir::LogicalResult AddOp::verify() {
   if (getTerms().size() < 2) {
@@ -279,7 +301,8 @@ mlir::LogicalResult AddOp::verify() {
 mlir::LogicalResult SelectRowsOp::verify() {
   if (mlir::failed(verifyStep(*this))) return mlir::failure();
   if (dimOf(getX()) != Dim::tokens || dimOf(getRows()) != Dim::rows || dimOf(getOut()) != Dim::rows) {
-    return emitOpError("goes from tokens to rows: expected x in #kt.dim<tokens>, the indices and the result in #kt.dim<rows>");
+    return emitOpError(
+        "goes from tokens to rows: expected x in #kt.dim<tokens>, the indices and the result in #kt.dim<rows>");
   }
   if (elementOf(getX().getType()) != elementOf(getOut().getType())) {
     return emitOpError() << "elements of the result: found " << elementOf(getOut().getType()) << ", expected "
@@ -289,7 +312,9 @@ mlir::LogicalResult SelectRowsOp::verify() {
   return checkColumns(*this, "the result", getOut(), columnsOf(getX()), "columns of x");
 }
 
-mlir::LogicalResult LmHeadOp::verify() { return verifyStep(*this); }
+mlir::LogicalResult LmHeadOp::verify() {
+  return verifyStep(*this);
+}
 
 mlir::LogicalResult LmHeadOp::verifySymbolUses(mlir::SymbolTableCollection& symbols) {
   return checkWeight(*this, symbols, getWeightAttr(), 1, columnsOf(getOut()), columnsOf(getX()));

@@ -32,8 +32,8 @@ mlir::LogicalResult checkRecipe(mlir::Operation* op, llvm::StringRef name, mlir:
       return error() << "found more than " << kMaxRanges << " pieces; expected fewer, larger ones";
     }
     if (piece.getTranspose() && piece.getRows() != columns) {
-      return error() << "transposed rows of '" << piece.getSlot() << "': found " << piece.getRows() << ", expected " << columns
-                     << " as the weight has columns";
+      return error() << "transposed rows of '" << piece.getSlot() << "': found " << piece.getRows() << ", expected "
+                     << columns << " as the weight has columns";
     }
     for (uint64_t r = 0; r < piece.getRepeat(); ++r) {
       uint64_t matrix = piece.getDstBatch() + r * piece.getRepeatDstBatch();
@@ -52,14 +52,15 @@ mlir::LogicalResult checkRecipe(mlir::Operation* op, llvm::StringRef name, mlir:
     if (range.batch != next.batch || range.begin != next.begin) {
       bool twice = range.batch < next.batch || (range.batch == next.batch && range.begin < next.begin);
       const Range& at = twice ? range : next;
-      return error() << "matrix " << at.batch << ", row " << at.begin << " is made " << (twice ? "twice" : "by no piece")
-                     << "; expected every row exactly once";
+      return error() << "matrix " << at.batch << ", row " << at.begin << " is made "
+                     << (twice ? "twice" : "by no piece") << "; expected every row exactly once";
     }
     next.begin += range.count;
     if (next.begin == rows) next = {next.batch + 1, 0, 0};
   }
   if (next.batch != batch) {
-    return error() << "matrix " << next.batch << ", row " << next.begin << " is made by no piece; expected every row exactly once";
+    return error() << "matrix " << next.batch << ", row " << next.begin
+                   << " is made by no piece; expected every row exactly once";
   }
   return mlir::success();
 }
@@ -100,8 +101,9 @@ mlir::LogicalResult ExpertBankOp::verify() {
   for (mlir::ArrayAttr recipe : {getGateUp(), getDown()}) {
     for (auto piece : recipe.getAsRange<PieceAttr>()) {
       if (piece.getRepeat() != 1 || piece.getDstBatch() != 0) {
-        return emitOpError() << "piece of '" << piece.getSlot()
-                             << "' repeats or names a matrix; expected neither, since a piece is applied to every expert";
+        return emitOpError()
+               << "piece of '" << piece.getSlot()
+               << "' repeats or names a matrix; expected neither, since a piece is applied to every expert";
       }
     }
   }
@@ -116,7 +118,8 @@ uint64_t CacheOp::getTokenElements() {
 }
 
 mlir::LogicalResult CacheOp::verify() {
-  if (getParts().empty()) return emitOpError("has no parts; expected what attention stores of a token, such as \"k\" and \"v\"");
+  if (getParts().empty())
+    return emitOpError("has no parts; expected what attention stores of a token, such as \"k\" and \"v\"");
   constexpr uint64_t kMaxPart = uint64_t{1} << 24;
   llvm::SmallVector<llvm::StringRef> names;
   for (auto part : getParts().getAsRange<PartAttr>()) {
@@ -140,13 +143,15 @@ mlir::LogicalResult CacheOp::verifySymbolUses(mlir::SymbolTableCollection& symbo
   if (!table) return emitOpError() << "pages: " << getPagesAttr() << " is no kt.table of this module; declare it";
   llvm::ArrayRef<int64_t> shape = table.getShape();
   if (shape[0] == int64_t(getSequences()) && shape[1] == int64_t(getPagesPerSequence())) return mlir::success();
-  return emitOpError() << "pages: found " << getPagesAttr() << " of [" << shape[0] << ", " << shape[1] << "], expected ["
-                       << getSequences() << ", " << getPagesPerSequence() << "] = [sequences, ceil(tokens / page)]";
+  return emitOpError() << "pages: found " << getPagesAttr() << " of [" << shape[0] << ", " << shape[1]
+                       << "], expected [" << getSequences() << ", " << getPagesPerSequence()
+                       << "] = [sequences, ceil(tokens / page)]";
 }
 
 mlir::LogicalResult TableOp::verify() {
   if (getShape().size() != 2) {
-    return emitOpError() << "shape: found " << getShape().size() << " extents, expected [sequences, pages per sequence]";
+    return emitOpError() << "shape: found " << getShape().size()
+                         << " extents, expected [sequences, pages per sequence]";
   }
   return checkExtents(*this, getShape());
 }

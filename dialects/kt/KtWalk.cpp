@@ -7,9 +7,13 @@ std::optional<Phase> phaseOf(mlir::ModuleOp module) {
   return phase ? std::optional(phase.getValue()) : std::nullopt;
 }
 
-void setPhase(mlir::ModuleOp module, Phase phase) { module->setAttr(kPhase, PhaseAttr::get(module.getContext(), phase)); }
+void setPhase(mlir::ModuleOp module, Phase phase) {
+  module->setAttr(kPhase, PhaseAttr::get(module.getContext(), phase));
+}
 
-ModelAttr modelOf(mlir::ModuleOp module) { return module->getAttrOfType<ModelAttr>(kModel); }
+ModelAttr modelOf(mlir::ModuleOp module) {
+  return module->getAttrOfType<ModelAttr>(kModel);
+}
 
 std::string stepName(StepOpInterface step) {
   mlir::Operation* op = step;
@@ -37,7 +41,8 @@ std::string fileAndLine(mlir::FileLineColLoc at) {
 std::string locationText(mlir::Location location) {
   std::string text;
   location->walk([&](mlir::Location at) {
-    if (auto named = llvm::dyn_cast<mlir::NameLoc>(at); named && named.getName() == kRule) return mlir::WalkResult::skip();
+    if (auto named = llvm::dyn_cast<mlir::NameLoc>(at); named && named.getName() == kRule)
+      return mlir::WalkResult::skip();
     auto line = llvm::dyn_cast<mlir::FileLineColLoc>(at);
     if (!line) return mlir::WalkResult::advance();
     text = fileAndLine(line);
@@ -61,8 +66,8 @@ std::string ruleText(mlir::Location location) {
 
 mlir::Location withRule(mlir::Location location, llvm::StringRef file, int line, int column) {
   mlir::MLIRContext* context = location.getContext();
-  mlir::Location rule = mlir::NameLoc::get(mlir::StringAttr::get(context, kRule),
-                                           mlir::FileLineColLoc::get(context, file, line, column));
+  mlir::Location rule =
+      mlir::NameLoc::get(mlir::StringAttr::get(context, kRule), mlir::FileLineColLoc::get(context, file, line, column));
   llvm::SmallVector<mlir::Location> parts;
   if (auto fused = llvm::dyn_cast<mlir::FusedLoc>(location)) {
     llvm::copy_if(fused.getLocations(), std::back_inserter(parts), [](mlir::Location at) {

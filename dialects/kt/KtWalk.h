@@ -15,12 +15,12 @@ inline constexpr llvm::StringLiteral kTarget = "kt.target";
 inline constexpr llvm::StringLiteral kDevices = "kt.devices";
 inline constexpr llvm::StringLiteral kAccount = "kt.account";
 
-std::optional<Phase> phaseOf(mlir::ModuleOp module);       // nullopt: fresh from import
+std::optional<Phase> phaseOf(mlir::ModuleOp module);  // nullopt: fresh from import
 void setPhase(mlir::ModuleOp module, Phase phase);
-ModelAttr modelOf(mlir::ModuleOp module);                  // null where the module has none
+ModelAttr modelOf(mlir::ModuleOp module);  // null where the module has none
 
-// A name for people: the weight of a projection ("model.layers.3.self_attn.q_proj"), else the module, with the kind of step
-// where a module has several ("model.layers.3.self_attn", "model.layers.3.mlp.experts.add").
+// A name for people: the weight of a projection ("model.layers.3.self_attn.q_proj"), else the module, with the kind of
+// step where a module has several ("model.layers.3.self_attn", "model.layers.3.mlp.experts.add").
 std::string stepName(StepOpInterface step);
 
 // "qwen3_moe.yaml:40": the first line of a file in the location, without its path; empty where there is none.
@@ -29,7 +29,8 @@ std::string locationText(mlir::Location location);
 // "policy.yaml:9:5": the rule that withRule added; empty where there is none.
 std::string ruleText(mlir::Location location);
 
-// The location of an op that a rule of the policy placed: the family's line, then the rule's, which replaces an older one.
+// The location of an op that a rule of the policy placed: the family's line, then the rule's, which replaces an older
+// one.
 mlir::Location withRule(mlir::Location location, llvm::StringRef file, int line, int column);
 
 }  // namespace ktc::kt

@@ -12,6 +12,12 @@
 // RUN: not ktc-opt %S/../Inputs/gqa.mlir --kt-place="policy=%S/../Inputs/updates.yaml target=%source/placement/targets/laptop-8-cores-32gb.yaml" 2>&1 | FileCheck %s --check-prefix=UPDATE
 // RUN: not ktc-opt %S/../Inputs/gqa.mlir --kt-place="policy=%S/../Inputs/hot.yaml target=%source/placement/targets/two-socket-ddr5-382gb-rtx4090.yaml" 2>&1 | FileCheck %s --check-prefix=HOT
 // RUN: not ktc-opt %S/../Inputs/mla.mlir --kt-fold-weights --kt-place="policy=%S/../Inputs/defers.yaml" 2>&1 | FileCheck %s --check-prefix=LATE
+// RUN: ktc-opt %S/../Inputs/gqa.mlir --kt-specialise-entries="chunk=8 decode=1" | sed '/kt.entry @"decode/,$ s/<Norm "norm">/<Norm "other">/' > %t.other
+// RUN: not ktc-opt %t.other --kt-place="%exact" 2>&1 | FileCheck %s --check-prefix=OTHER
+// RUN: sed 's/ of #embed/ of #norm2/' %S/../Inputs/gqa.mlir > %t.class
+// RUN: not ktc-opt %t.class --kt-place="%exact" 2>&1 | FileCheck %s --check-prefix=CLASS
+// RUN: sed 's/kt.add %h1, %z of #experts/kt.add %h1, %z of <DenseMlp "l0.mlp" layer 0>/' %S/../Inputs/gqa.mlir > %t.step
+// RUN: not ktc-opt %t.step --kt-place="%exact" 2>&1 | FileCheck %s --check-prefix=STEP
 
 // The embedding is bf16, the tied head f32: it gets a copy of the weight.
 // CHECK: kt.weight @embed.weight [1, 16, 8] bf16 from [#kt.piece<slot = "embed.weight", rows = 16>] on "cpu" as "bf16" packed "row_major" loc(fused[{{.*}}, "rule"("mixed.yaml":8:5)])
@@ -41,3 +47,6 @@
 // UPDATE: error: updates.yaml:6:3: moving experts at run time is not compiled yet: found every_tokens: 256; remove update
 // HOT: error: hot.yaml:6:11: experts on a GPU are not compiled yet: found 1 layers with some; write on_gpu: 0
 // LATE: a weight is not one whole slot: expected IR in phase imported, as import writes it; start from the checkpoint
+// OTHER: the entries are not of one model: found module 'other', expected a module of the first entry; start from the checkpoint
+// CLASS: module 'l0.norm2' of class Norm has a kt.embed: expected IR in phase imported, as import writes it; start from the checkpoint
+// STEP: module 'l0.mlp': it has no step of its class, DenseMlp: expected IR in phase imported, as import writes it; start from the checkpoint

@@ -28,8 +28,8 @@ class LargeModel {
                            models::EmbeddingDesc{slot("model.embed_tokens.weight", 1, model_.vocab, model_.hidden)});
     for (std::uint32_t i = 0; i < layers; ++i) layer(static_cast<int>(i));
     model_.final_norm = norm("model.norm", -1);
-    model_.head = add(ModuleClass::Head, "lm_head", -1,
-                      models::HeadDesc{slot("lm_head.weight", 1, model_.vocab, model_.hidden)});
+    model_.head =
+        add(ModuleClass::Head, "lm_head", -1, models::HeadDesc{slot("lm_head.weight", 1, model_.vocab, model_.hidden)});
     return std::move(model_);
   }
 
@@ -51,7 +51,8 @@ class LargeModel {
   }
 
   std::uint32_t norm(const std::string& name, int layer) {
-    return add(ModuleClass::Norm, name, layer, models::NormDesc{models::NormKind::rms, 1e-6f, slot(name, 1, 1, model_.hidden)});
+    return add(ModuleClass::Norm, name, layer,
+               models::NormDesc{models::NormKind::rms, 1e-6f, slot(name, 1, 1, model_.hidden)});
   }
 
   std::uint32_t mlp(ModuleClass cls, const std::string& name, int layer, std::uint32_t intermediate) {
@@ -204,8 +205,9 @@ TEST(LargeModel, ModelComesBackFromTheIr) {
       EXPECT_EQ(a->kv_rank, b.kv_rank);
       EXPECT_EQ(a->scale, b.scale);
       EXPECT_EQ(a->rope.inv_freq, b.rope.inv_freq);
-      for (auto member : {&models::MlaDesc::q, &models::MlaDesc::q_a, &models::MlaDesc::q_a_norm, &models::MlaDesc::q_b,
-                          &models::MlaDesc::kv_a, &models::MlaDesc::kv_a_norm, &models::MlaDesc::kv_b, &models::MlaDesc::o}) {
+      for (auto member :
+           {&models::MlaDesc::q, &models::MlaDesc::q_a, &models::MlaDesc::q_a_norm, &models::MlaDesc::q_b,
+            &models::MlaDesc::kv_a, &models::MlaDesc::kv_a_norm, &models::MlaDesc::kv_b, &models::MlaDesc::o}) {
         EXPECT_EQ(name(model, a->*member), name(*back, b.*member));
       }
     }

@@ -1,11 +1,13 @@
-// Import and pipeline on the demo checkpoint: what import states, that no phase loses anything, and that each can be resumed.
+// Import and pipeline on the demo checkpoint: what import states, that no phase loses anything, and that each can be
+// resumed.
+#include "compiler/pipeline/Pipeline.h"
+
 #include <gtest/gtest.h>
 
 #include <map>
 #include <stdexcept>
 
 #include "compiler/import/Import.h"
-#include "compiler/pipeline/Pipeline.h"
 #include "dialects/kt/KtWalk.h"
 #include "models/read_model.h"
 #include "placement/place.h"
@@ -54,8 +56,8 @@ TEST_F(PipelineTest, LowersTheDemoModel) {
   EXPECT_EQ(kt::phaseOf(**module), Phase::lowered);
   std::vector<std::string> entries;
   for (auto entry : (*module)->getOps<kt::EntryOp>()) entries.push_back(entry.getSymName().str());
-  EXPECT_EQ(entries, (std::vector<std::string>{"extend[512]", "decode[1]", "decode[2]", "decode[4]", "decode[8]", "sample[1]",
-                                               "sample[2]", "sample[4]", "sample[8]"}));
+  EXPECT_EQ(entries, (std::vector<std::string>{"extend[512]", "decode[1]", "decode[2]", "decode[4]", "decode[8]",
+                                               "sample[1]", "sample[2]", "sample[4]", "sample[8]"}));
 }
 
 TEST_F(PipelineTest, LogitsLieAtOneAddress) {
@@ -87,7 +89,8 @@ TEST_F(PipelineTest, EveryPhaseResumesFromItsText) {
   const models::ModelDesc model = read(kSource + "/models/demo");
   const placement::Policy policy = policyOf("exact.yaml");
   const std::string whole = compile(model, policy, Phase::lowered);
-  for (Phase phase : {Phase::imported, Phase::placed, Phase::transferred, Phase::optimised, Phase::tiled, Phase::lowered}) {
+  for (Phase phase :
+       {Phase::imported, Phase::placed, Phase::transferred, Phase::optimised, Phase::tiled, Phase::lowered}) {
     const std::string text = compile(model, policy, phase);
     auto module = parseModule(context_, text, "text");
     ASSERT_TRUE(module.ok()) << module.status().message();
@@ -104,10 +107,12 @@ TEST_F(PipelineTest, ResumeRefusesAnotherPhase) {
   auto module = parseModule(context_, compile(model, policy, Phase::optimised), "text");
   ASSERT_TRUE(module.ok());
   EXPECT_EQ(resume(**module, Phase::placed, policy, bigCpu(), {}).message(),
-            "--start-from: the IR is in another phase: found optimised, expected placed; name the phase that kt.phase states");
-  EXPECT_EQ(resume(**module, std::nullopt, policy, bigCpu(), {.stop = Phase::placed}).message(),
-            "--stop-after: the IR is past that phase: found optimised, expected at most placed; stop later, or start from an "
-            "earlier text");
+            "--start-from: the IR is in another phase: found optimised, expected placed; name the phase that kt.phase "
+            "states");
+  EXPECT_EQ(
+      resume(**module, std::nullopt, policy, bigCpu(), {.stop = Phase::placed}).message(),
+      "--stop-after: the IR is past that phase: found optimised, expected at most placed; stop later, or start from an "
+      "earlier text");
 }
 
 TEST_F(PipelineTest, TextThatDoesNotParseNamesItsLine) {
@@ -117,12 +122,24 @@ TEST_F(PipelineTest, TextThatDoesNotParseNamesItsLine) {
   EXPECT_NE(module.status().message().find("broken.mlir:2"), std::string::npos) << module.status().message();
 }
 
+TEST_F(PipelineTest, TextWithoutEntriesIsRefused) {
+  auto module = parseModule(context_, "module { module {} }", "nested.mlir");
+  ASSERT_FALSE(module.ok());
+  EXPECT_EQ(
+      module.status().message(),
+      "nested.mlir: no kt.entry in the module: expected one module, with nothing outside its braces; write it with "
+      "--stop-after, or correct it");
+}
+
 // The IR of phase imported states everything that placement asks of a model.
 TEST_F(PipelineTest, ModelComesBackFromTheIr) {
   const models::ModelDesc model = read(kSource + "/models/demo");
   auto module = importModel(context_, model, policyOf("exact.yaml"), bigCpu());
   ASSERT_TRUE(module.ok()) << module.status().message();
-  auto back = modelFromIr(**module);
+  // through text, so that a number that loses bits there shows
+  auto parsed = parseModule(context_, printModule(**module), "text");
+  ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+  auto back = modelFromIr(**parsed);
   ASSERT_TRUE(back.ok()) << back.status().message();
   EXPECT_EQ(back->name, model.name);
   EXPECT_EQ(back->hidden, model.hidden);
@@ -137,7 +154,14 @@ TEST_F(PipelineTest, ModelComesBackFromTheIr) {
     EXPECT_EQ(back->modules[i].layer, model.modules[i].layer);
     EXPECT_EQ(back->modules[i].line.file, model.modules[i].line.file);
     EXPECT_EQ(back->modules[i].line.line, model.modules[i].line.line);
-    EXPECT_EQ(back->modules[i].attributes.index(), model.modules[i].attributes.index());
+    ASSERT_EQ(back->modules[i].attributes.index(), model.modules[i].attributes.index());
+    if (const auto* gqa = std::get_if<models::GqaDesc>(&model.modules[i].attributes)) {
+      const auto& again = std::get<models::GqaDesc>(back->modules[i].attributes);
+      EXPECT_EQ(again.rope.inv_freq, gqa->rope.inv_freq);
+      EXPECT_EQ(again.rope.factor, gqa->rope.factor);
+      EXPECT_EQ(again.scale, gqa->scale);
+      EXPECT_EQ(again.norm_eps, gqa->norm_eps);
+    }
   }
   ASSERT_EQ(back->layers.size(), model.layers.size());
   for (std::size_t i = 0; i < model.layers.size(); ++i) {
@@ -215,7 +239,8 @@ limits:
 
 TEST_F(PipelineTest, RemarksSayWhatWasFolded) {
   std::vector<std::string> remarks;
-  auto module = compileTo(context_, read(kSource + "/models/demo"), policyOf("exact.yaml"), bigCpu(), {.remarks = &remarks});
+  auto module =
+      compileTo(context_, read(kSource + "/models/demo"), policyOf("exact.yaml"), bigCpu(), {.remarks = &remarks});
   ASSERT_TRUE(module.ok());
   bool folded = false;
   for (const std::string& remark : remarks) {

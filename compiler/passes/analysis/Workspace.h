@@ -10,14 +10,14 @@ namespace ktc::compiler {
 // Bytes of scratch that a step needs at the bounds of its entry; 0: none. nullopt: more than 2^60, which nothing has.
 std::optional<uint64_t> workspaceBytes(kt::StepOpInterface step, kt::BoundsAttr bounds);
 
-// Bytes of a placed weight, of both stacks of a placed bank, of a placed cache. nullopt: an unknown format or packing, or
-// more than 64 bits.
+// Bytes of a placed weight, of both stacks of a placed bank, of a placed cache. nullopt: an unknown format or packing,
+// or more than 64 bits.
 std::optional<uint64_t> packedBytes(kt::WeightOp weight);
 std::optional<uint64_t> packedBytes(kt::ExpertBankOp bank);
 std::optional<uint64_t> cacheBytes(kt::CacheOp cache);
 
-// The account of a module whose arenas have these sizes, device by device: weights by module class, caches, arena. A weight
-// belongs to the class of the first step that uses it. nullopt: a size is unknown.
+// The account of a module whose arenas have these sizes, device by device: weights by module class, caches, arena. A
+// weight belongs to the class of the first step that uses it. nullopt: a size is unknown.
 std::optional<llvm::SmallVector<mlir::Attribute>> accountOf(mlir::ModuleOp module, mlir::ArrayAttr devices);
 
 }  // namespace ktc::compiler
