@@ -16,16 +16,23 @@ mlir::LogicalResult checkFormat(mlir::Operation* op, llvm::StringRef what, llvm:
   return op->emitOpError() << what << ": found \"" << format << "\", expected one of " << list_formats(kind);
 }
 
+mlir::LogicalResult checkDevice(mlir::Operation* op, llvm::StringRef device) {
+  if (placement::is_device_name(device)) return mlir::success();
+  return op->emitOpError() << "device: found \"" << device << "\", expected cpu, cuda:0, cuda:1, ...";
+}
+
 template <typename Op>
 mlir::LogicalResult checkSymbol(Op op, FormatKind kind) {
   if (!op.getDevice()) return op.emitOpError("has no device; run kt-place");
+  if (mlir::failed(checkDevice(op, *op.getDevice()))) return mlir::failure();
   return checkFormat(op, "format", *op.getFormat(), kind);
 }
 
 mlir::LogicalResult checkStep(kt::StepOpInterface step) {
   kt::PlaceAttr place = step.getPlaceAttr();
   if (!place) return step->emitOpError("has no place; run kt-place");
-  if (mlir::failed(checkFormat(step, "weights", place.getWeights(), FormatKind::weight)) ||
+  if (mlir::failed(checkDevice(step, place.getDevice())) ||
+      mlir::failed(checkFormat(step, "weights", place.getWeights(), FormatKind::weight)) ||
       mlir::failed(checkFormat(step, "activations", place.getActivations(), FormatKind::activation))) {
     return mlir::failure();
   }

@@ -1,11 +1,14 @@
 #include "compiler/pipeline/Pipeline.h"
 
+#include <map>
+
 #include "compiler/import/Import.h"
 #include "compiler/passes/Passes.h"
 #include "compiler/pipeline/Diagnostics.h"
 #include "dialects/kt/KtWalk.h"
 #include "mlir/Parser/Parser.h"
 #include "mlir/Pass/PassRegistry.h"
+#include "runtime/base/units.h"
 
 namespace ktc::compiler {
 
@@ -79,6 +82,28 @@ std::string listPhases() {
 
 namespace {
 
+// Placement compared an upper bound of the arena with what a device may hold; now the account is final. It cannot have
+// grown on the way from a checkpoint, but it can in text that somebody edited.
+Status checkBudget(mlir::ModuleOp module, const placement::Policy& policy, const placement::Target& target) {
+  std::map<std::string, uint64_t> needs;
+  for (auto line : module->getAttrOfType<mlir::ArrayAttr>(kt::kAccount).getAsRange<kt::AccountAttr>()) {
+    uint64_t& need = needs[line.getDevice().str()];
+    if (__builtin_add_overflow(need, line.getBytes(), &need)) need = UINT64_MAX;
+  }
+  for (const auto& [device, need] : needs) {
+    auto limit = policy.limits.find(device);
+    uint64_t most = limit != policy.limits.end() ? limit->second.bytes : target.memory_of(device);
+    if (most == 0 || need <= most) continue;  // 0: unknown
+    return make_error(StatusCode::resource_exhausted,
+                      {.place = limit != policy.limits.end() ? to_string(limit->second.position) : policy.file,
+                       .what = device + " is too small",
+                       .found = format_bytes(need),
+                       .expected = "at most " + format_bytes(most),
+                       .remedy = "lower batch.chunk or kv_cache.tokens, or start from the checkpoint"});
+  }
+  return {};
+}
+
 Status runPasses(mlir::ModuleOp module, std::optional<Phase> from, const placement::Policy& policy,
                  const placement::Target& target, const CompileOptions& options) {
   DiagnosticCollector diagnostics(*module.getContext(), options.remarks);
@@ -87,7 +112,9 @@ Status runPasses(mlir::ModuleOp module, std::optional<Phase> from, const placeme
   passes.enableVerifier(true);
   buildPipeline(passes, from, std::min(options.stop, Phase::lowered),
                 {policy.batch, [&] { return createPlace(policy, target, placing); }});
-  if (mlir::succeeded(passes.run(module))) return {};
+  if (mlir::succeeded(passes.run(module))) {
+    return options.stop >= Phase::lowered ? checkBudget(module, policy, target) : Status();
+  }
   if (!placing.ok()) return placing;
   return diagnostics.status(StatusCode::internal, "the compiler broke its own rules; please report this");
 }

@@ -200,6 +200,17 @@ TEST_F(PipelineTest, FinalAccountStaysWithinPlacementsBound) {
   EXPECT_GT(found["arena"], 0u);
 }
 
+// Text that was made for a larger machine is compared with this one.
+TEST_F(PipelineTest, FinalAccountIsComparedWithTheLimit) {
+  placement::Policy policy = policyOf("exact.yaml");
+  auto module = parseModule(context_, compile(read(kSource + "/models/demo"), policy, Phase::tiled), "text");
+  ASSERT_TRUE(module.ok());
+  policy.limits["cpu"] = {std::uint64_t{100} << 20, {"exact.yaml", 9, 14}};
+  const Status status = resume(**module, std::nullopt, policy, bigCpu(), {});
+  EXPECT_EQ(status.code(), StatusCode::resource_exhausted);
+  EXPECT_EQ(status.message().rfind("exact.yaml:9:14: cpu is too small: found 15", 0), 0u) << status.message();
+}
+
 TEST_F(PipelineTest, PolicyTextReadsBack) {
   for (const char* name : {"exact.yaml", "cpu.yaml", "hybrid.yaml"}) {
     const placement::Policy policy = policyOf(name);

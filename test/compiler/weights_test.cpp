@@ -71,7 +71,13 @@ class WeightsTest : public ::testing::Test {
     const std::byte* row = file.data() + j.offset + (b * j.rows + r) * packed_row_bytes(j.format, j.packing, j.columns);
     return load_element(j.format == Format::bf16 ? TensorType::bf16 : TensorType::f32, row, c);
   }
-  std::vector<std::byte> write(const std::vector<WeightJob>& jobs, WriteOptions options = {}) {
+  static WriteOptions options(int threads, std::uint64_t fingerprint) {
+    WriteOptions made;
+    made.threads = threads;
+    made.fingerprint = fingerprint;
+    return made;
+  }
+  std::vector<std::byte> write(const std::vector<WeightJob>& jobs, const WriteOptions& options = {}) {
     write_shards();
     std::uint64_t end = 0;
     for (const WeightJob& j : jobs) end = std::max(end, j.offset + j.bytes);
@@ -153,13 +159,15 @@ TEST_F(WeightsTest, BytesDependNeitherOnThreadsNorOnAnInterruption) {
     jobs.push_back(job("w" + std::to_string(i), 1, rows, columns, i % 3 ? Format::bf16 : Format::f32, {{.slot = slot, .rows = rows}}, offset));
     offset += jobs.back().bytes;
   }
-  const std::vector<std::byte> once = write(jobs, {.threads = 1, .fingerprint = 7});
+  const std::vector<std::byte> once = write(jobs, options(1, 7));
   fs::remove(folder_ / "out.weights");
   fs::remove(journal_path(folder_ / "out.weights"));
 
   std::atomic<int> polls{0};
-  auto interrupted = write_weights(folder_ / "out.weights", offset, jobs, model_,
-                                   {.threads = 2, .fingerprint = 7, .cancelled = [&] { return ++polls > 20; }, .sync_bytes = 0});
+  WriteOptions stopping = options(2, 7);
+  stopping.cancelled = [&] { return ++polls > 20; };
+  stopping.sync_bytes = 0;
+  auto interrupted = write_weights(folder_ / "out.weights", offset, jobs, model_, stopping);
   ASSERT_FALSE(interrupted.ok());
   EXPECT_EQ(interrupted.status().code(), StatusCode::cancelled);
   auto journal = Journal::open(journal_path(folder_ / "out.weights"), 7, offset);
@@ -169,9 +177,11 @@ TEST_F(WeightsTest, BytesDependNeitherOnThreadsNorOnAnInterruption) {
   EXPECT_LT(kept, jobs.size());
 
   std::uint64_t first_report = 0;
-  const std::vector<std::byte> resumed = write(jobs, {.threads = 2, .fingerprint = 7, .progress = [&](std::uint64_t done, std::uint64_t) {
-                                                        if (first_report == 0) first_report = done;
-                                                      }});
+  WriteOptions watched = options(2, 7);
+  watched.progress = [&](std::uint64_t done, std::uint64_t) {
+    if (first_report == 0) first_report = done;
+  };
+  const std::vector<std::byte> resumed = write(jobs, watched);
   EXPECT_EQ(resumed, once);
   EXPECT_GT(first_report, jobs[0].bytes) << "the finished jobs count as written from the start";
 }
@@ -180,7 +190,7 @@ TEST_F(WeightsTest, AJournalOfOtherWeightsIsNotTrusted) {
   const std::uint32_t tensor = add_tensor({2, 4}, 0);
   const std::uint32_t slot = add_slot("s", 1, 2, 4, {{tensor, 0, 0}});
   const std::vector<WeightJob> jobs = {job("w", 1, 2, 4, Format::f32, {{.slot = slot, .rows = 2}})};
-  write(jobs, {.fingerprint = 1});
+  write(jobs, options(0, 1));
   auto same = Journal::open(journal_path(folder_ / "out.weights"), 1, jobs[0].bytes);
   ASSERT_TRUE(same.ok());
   EXPECT_EQ((*same)->done().size(), 1u);

@@ -10,9 +10,10 @@ namespace ktc::compiler {
 std::vector<uint64_t> assignOffsets(std::vector<LiveRange>& ranges, uint32_t arenas) {
   std::vector<std::size_t> order(ranges.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {  // a total order: the index decides last
     if (ranges[a].pinned != ranges[b].pinned) return ranges[a].pinned;
-    return ranges[a].bytes > ranges[b].bytes;
+    if (ranges[a].bytes != ranges[b].bytes) return ranges[a].bytes > ranges[b].bytes;
+    return a < b;
   });
   std::vector<uint64_t> sizes(arenas, 0);
   std::vector<const LiveRange*> placed;  // by offset
