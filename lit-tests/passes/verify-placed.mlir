@@ -79,3 +79,17 @@ kt.entry @e generic {
   %n = kt.norm rms %h @n eps 1.0e-06 of <Norm "n"> {place = #kt.place<"cpu", weights = "bf16", activations = "f32">} : !h
   kt.return %ids : !i
 }
+
+// -----
+
+// expected-error@+1 {{'kt.weight' op device: found "tpu", expected cpu, cuda:0, cuda:1, ...}}
+kt.weight @w [1, 16, 8] bf16 from [#kt.piece<slot = "w", rows = 16>] on "tpu" as "bf16" packed "row_major"
+
+// -----
+
+kt.entry @e sample bounds <tokens = 1, rows = 1, sequences = 1> {
+^bb0(%l: tensor<?x16xf32, #kt.dim<rows>>):
+  // expected-error@+1 {{'kt.sample' op device: found "cuda:-1", expected cpu, cuda:0, cuda:1, ...}}
+  %n = kt.sample %l of <Head "h"> {place = #kt.place<"cuda:-1", weights = "f32", activations = "f32">} : tensor<?x16xf32, #kt.dim<rows>> -> tensor<?x1xi32, #kt.dim<rows>>
+  kt.return %n : tensor<?x1xi32, #kt.dim<rows>>
+}

@@ -1,4 +1,4 @@
-"""One pass is one def, one .cpp and one lit file of the same stem: compares the three lists, and the diagnostics with the tests.
+"""Lists that belong together: one pass is one def, one .cpp and one lit file; ops have examples; diagnostics have tests.
 
 pass_lists.py SOURCE_TREE; exit code 1 with one line per difference.
 """
@@ -36,6 +36,18 @@ for stem, text in sources.items():
 for stem in tests:
     if not any(stem == flag or stem.startswith(flag + "-") for flag in defs.values()):
         problems.append(f"lit-tests/passes/{stem}.mlir is for no pass of Passes.td")
+
+# every op of the dialect goes through text in lit-tests/dialect/ops.mlir, and is described with an example
+ops_test = (root / "lit-tests/dialect/ops.mlir").read_text()
+for path in (root / "dialects/kt/KtSymbols.td", root / "dialects/kt/KtSteps.td"):
+    for body in re.split(r"^def ", path.read_text(), flags=re.M)[1:]:
+        op = re.match(r'Kt_\w+Op : (?:Kt_\w+Op<|Op<Kt_Dialect, )"(\w+)"', body)
+        if not op:
+            continue
+        if f"kt.{op.group(1)} " not in ops_test:
+            problems.append(f"lit-tests/dialect/ops.mlir has no kt.{op.group(1)}")
+        if f"kt.{op.group(1)} " not in body or "let summary" not in body:
+            problems.append(f"{path.name}: kt.{op.group(1)} has no summary or no example")
 
 # every diagnostic of the dialect and the passes is in some test: its first literal words are looked up
 corpus = "".join(p.read_text() for p in (root / "lit-tests").rglob("*") if p.suffix in (".mlir", ".test"))
