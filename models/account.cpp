@@ -57,7 +57,9 @@ std::uint32_t Account::find(std::string_view name) const {
   return it == index_.end() ? kNoTensor : it->second;
 }
 
-void Account::add_problem(std::string text) { problems_.push_back(std::move(text)); }
+void Account::add_problem(std::string text) {
+  problems_.push_back(std::move(text));
+}
 
 void Account::fill(WeightSlot* slot, const std::vector<std::vector<WantedTensor>>& alternatives) {
   // the alternative of which the largest share exists; the first one among equals
@@ -89,26 +91,32 @@ void Account::fill(WeightSlot* slot, const std::vector<std::vector<WantedTensor>
 void Account::claim(WeightSlot* slot, const WantedTensor& wanted) {
   const std::uint32_t index = find(wanted.name);
   if (index == kNoTensor) {
-    missing_.push_back({wanted.name, fmt::format("missing {} {} (slot {})", quote(wanted.name), show_shape(wanted.shape), slot->name)});
+    missing_.push_back({wanted.name, fmt::format("missing {} {} (slot {})", quote(wanted.name),
+                                                 show_shape(wanted.shape), slot->name)});
     return;
   }
   const Tensor& tensor = checkpoint_.tensors[index];
-  if (claimed_[index]) return add_problem(fmt::format("{} is asked for by two slots, the second is {}", quote(wanted.name), slot->name));
+  if (claimed_[index])
+    return add_problem(fmt::format("{} is asked for by two slots, the second is {}", quote(wanted.name), slot->name));
   claimed_[index] = true;
   if (tensor.shape != wanted.shape)
-    return add_problem(fmt::format("misshapen {}: found {}, expected {}", quote(wanted.name), show_shape(tensor.shape), show_shape(wanted.shape)));
+    return add_problem(fmt::format("misshapen {}: found {}, expected {}", quote(wanted.name), show_shape(tensor.shape),
+                                   show_shape(wanted.shape)));
   if (tensor.type == TensorType::other)
-    return add_problem(fmt::format("type of {}: found {}, expected BF16, F32 or F16", quote(wanted.name), checkpoint_.dtypes[index]));
+    return add_problem(
+        fmt::format("type of {}: found {}, expected BF16, F32 or F16", quote(wanted.name), checkpoint_.dtypes[index]));
   if (slot->pieces.empty()) slot->type = tensor.type;
   if (slot->type != tensor.type)
-    return add_problem(fmt::format("type of {}: found {}, expected {} like the other tensors of slot {}", quote(wanted.name),
-                                   checkpoint_.dtypes[index], checkpoint_.dtypes[slot->pieces.front().tensor], slot->name));
+    return add_problem(fmt::format("type of {}: found {}, expected {} like the other tensors of slot {}",
+                                   quote(wanted.name), checkpoint_.dtypes[index],
+                                   checkpoint_.dtypes[slot->pieces.front().tensor], slot->name));
   slot->pieces.push_back({index, wanted.batch_begin, wanted.row_begin});
 }
 
 void Account::skip(std::uint32_t index, const std::string& reason) {
   claimed_[index] = true;
-  auto group = std::find_if(skipped_.begin(), skipped_.end(), [&](const SkippedTensors& s) { return s.reason == reason; });
+  auto group =
+      std::find_if(skipped_.begin(), skipped_.end(), [&](const SkippedTensors& s) { return s.reason == reason; });
   if (group == skipped_.end()) group = skipped_.insert(group, SkippedTensors{reason, {}, 0, 0});
   group->tensors.push_back(index);
   group->bytes += checkpoint_.tensors[index].bytes;
@@ -124,7 +132,8 @@ bool Account::skips(const SkipSpec& skip, const std::string& name) const {
   const std::int64_t layers = config_.integer("layers");
   const std::int64_t announced = skip.announced.empty() ? 0 : config_.integer(skip.announced);
   if (layer.number < layers) return false;
-  // A layer that the config does not announce could be a real one, beyond a wrong num_hidden_layers: it must show what it is.
+  // A layer that the config does not announce could be a real one, beyond a wrong num_hidden_layers: it must show what
+  // it is.
   return layer.number < layers + announced ||
          std::binary_search(marked_layers_.begin(), marked_layers_.end(), layer.prefix);
 }
@@ -135,7 +144,8 @@ void Account::apply_skips() {
     for (std::uint32_t i = 0; i < claimed_.size(); ++i) {
       if (claimed_[i]) continue;
       const std::string& name = checkpoint_.tensors[i].name;
-      const bool marked = std::any_of(spec.markers.begin(), spec.markers.end(), [&](const std::string& m) { return has_element(name, m); });
+      const bool marked = std::any_of(spec.markers.begin(), spec.markers.end(),
+                                      [&](const std::string& m) { return has_element(name, m); });
       if (marked && layer_number(name).number >= 0) marked_layers_.emplace_back(layer_number(name).prefix);
     }
   std::sort(marked_layers_.begin(), marked_layers_.end());
@@ -156,10 +166,12 @@ Status Account::finish(std::vector<SkippedTensors>* skipped, std::vector<std::st
   KTC_RETURN_IF_ERROR(report());
   for (const SkipSpec& spec : config_.family().skips) {
     if (spec.announced.empty() || config_.integer(spec.announced) <= 0) continue;
-    const bool present = std::any_of(skipped_.begin(), skipped_.end(), [&](const SkippedTensors& s) { return s.reason == spec.reason; });
+    const bool present =
+        std::any_of(skipped_.begin(), skipped_.end(), [&](const SkippedTensors& s) { return s.reason == spec.reason; });
     if (!present)
-      warnings->push_back(fmt::format("{}: {} = {} announces layers that the checkpoint does not have; generation does not need them",
-                                      config_.file(), config_.key_of(spec.announced), config_.integer(spec.announced)));
+      warnings->push_back(
+          fmt::format("{}: {} = {} announces layers that the checkpoint does not have; generation does not need them",
+                      config_.file(), config_.key_of(spec.announced), config_.integer(spec.announced)));
   }
   *skipped = std::move(skipped_);
   return Status();
@@ -202,14 +214,17 @@ Status Account::report() const {
   const auto at = [&](std::size_t i) { return texts.begin() + static_cast<std::ptrdiff_t>(i); };
   shown.insert(shown.end(), at(missing_count), at(missing_count + show_wrong));
   shown.insert(shown.end(), at(missing_count + wrong), at(missing_count + wrong + show_unknown));
-  std::string what = fmt::format("{}{} of the checkpoint's tensors do not fit family {}: {}", hopeless() ? "more than " : "",
-                                 texts.size(), config_.family().name, fmt::join(shown, "; "));
+  std::string what =
+      fmt::format("{}{} of the checkpoint's tensors do not fit family {}: {}", hopeless() ? "more than " : "",
+                  texts.size(), config_.family().name, fmt::join(shown, "; "));
   if (texts.size() > shown.size()) what += fmt::format("; and {} more", texts.size() - shown.size());
   const bool only_missing = missing_count == texts.size();
-  return make_error(StatusCode::data_corrupt,
-                    {std::filesystem::path(config_.file()).parent_path().string(), what, {}, {},
-                     only_missing ? "incomplete download? fetch the checkpoint again"
-                                  : "config.json and tensors must describe the same model"});
+  return make_error(StatusCode::data_corrupt, {std::filesystem::path(config_.file()).parent_path().string(),
+                                               what,
+                                               {},
+                                               {},
+                                               only_missing ? "incomplete download? fetch the checkpoint again"
+                                                            : "config.json and tensors must describe the same model"});
 }
 
 }  // namespace ktc::models

@@ -41,8 +41,8 @@ class Account {
   // True when so much is missing that going on tells nothing more.
   bool hopeless() const { return missing_.size() > 1000; }
 
-  // Applies the family's skips to what is left, adds the warnings about announced layers that are absent, and reports all
-  // problems in one message: the first ten by name, then a count.
+  // Applies the family's skips to what is left, adds the warnings about announced layers that are absent, and reports
+  // all problems in one message: the first ten by name, then a count.
   Status finish(std::vector<SkippedTensors>* skipped, std::vector<std::string>* warnings);
 
  private:

@@ -25,8 +25,9 @@ class Attributes {
     if (!e) return Status();
     KTC_ASSIGN_OR_RETURN(std::int64_t value, e->evaluate_integer(config_));
     if (value < 0 || value > INT32_MAX)
-      return make_error(StatusCode::invalid_argument,
-                        {yaml::to_string(e->position()), std::string(name), std::to_string(value), "0 to 2^31 - 1", {}});
+      return make_error(
+          StatusCode::invalid_argument,
+          {yaml::to_string(e->position()), std::string(name), std::to_string(value), "0 to 2^31 - 1", {}});
     *target = static_cast<std::uint32_t>(value);
     return Status();
   }
@@ -41,8 +42,9 @@ class Attributes {
       KTC_ASSIGN_OR_RETURN(double value, e->evaluate_number(config_));
       *target = static_cast<float>(value);
       if (!std::isfinite(*target))
-        return make_error(StatusCode::invalid_argument,
-                          {yaml::to_string(e->position()), std::string(name), fmt::format("{}", value), "a float32 number", {}});
+        return make_error(
+            StatusCode::invalid_argument,
+            {yaml::to_string(e->position()), std::string(name), fmt::format("{}", value), "a float32 number", {}});
     }
     return Status();
   }
@@ -71,12 +73,14 @@ std::vector<SlotTarget> slot_targets(ModuleAttributes* attributes) {
     std::vector<SlotTarget> operator()(ExpertsDesc& d) const { return {{"gate_up", &d.gate_up}, {"down", &d.down}}; }
     std::vector<SlotTarget> operator()(MlpDesc& d) const { return {{"gate_up", &d.gate_up}, {"down", &d.down}}; }
     std::vector<SlotTarget> operator()(GqaDesc& d) const {
-      return {{"q", &d.q},           {"k", &d.k},           {"v", &d.v},           {"o", &d.o},           {"q_bias", &d.q_bias},
-              {"k_bias", &d.k_bias}, {"v_bias", &d.v_bias}, {"o_bias", &d.o_bias}, {"q_norm", &d.q_norm}, {"k_norm", &d.k_norm}};
+      return {{"q", &d.q},           {"k", &d.k},           {"v", &d.v},           {"o", &d.o},
+              {"q_bias", &d.q_bias}, {"k_bias", &d.k_bias}, {"v_bias", &d.v_bias}, {"o_bias", &d.o_bias},
+              {"q_norm", &d.q_norm}, {"k_norm", &d.k_norm}};
     }
     std::vector<SlotTarget> operator()(MlaDesc& d) const {
-      return {{"q", &d.q},       {"q_a", &d.q_a},             {"q_a_norm", &d.q_a_norm}, {"q_b", &d.q_b},
-              {"kv_a", &d.kv_a}, {"kv_a_norm", &d.kv_a_norm}, {"kv_b", &d.kv_b},         {"o", &d.o}};
+      return {{"q", &d.q},       {"q_a", &d.q_a},   {"q_a_norm", &d.q_a_norm},
+              {"q_b", &d.q_b},   {"kv_a", &d.kv_a}, {"kv_a_norm", &d.kv_a_norm},
+              {"kv_b", &d.kv_b}, {"o", &d.o}};
     }
   };
   return std::visit(Visitor{}, *attributes);
@@ -107,7 +111,8 @@ class ModelBuilder {
       for (const ModuleSpec& spec : family.after_layers) KTC_RETURN_IF_ERROR(add_module(spec, spec.name, -1));
     KTC_RETURN_IF_ERROR(account_.finish(&model_.skipped, &model_.warnings));
     if (model_.embedding == kNoModule || model_.final_norm == kNoModule || model_.head == kNoModule)
-      return family_error({family.file, 0, 0}, "a model needs an Embedding before its layers and a Norm and a Head after them");
+      return family_error({family.file, 0, 0},
+                          "a model needs an Embedding before its layers and a Norm and a Head after them");
     return Status();
   }
 
@@ -206,9 +211,13 @@ class ModelBuilder {
     KTC_ASSIGN_OR_RETURN(std::int64_t dim, spec.rope->dim.evaluate_integer(config_));
     if (dim < 2 || dim % 2 != 0 || dim > head_dim || dim > kMost)
       return make_error(StatusCode::invalid_argument,
-                        {yaml::to_string(spec.rope->dim.position()), "rotary dimension", std::to_string(dim),
-                         fmt::format("an even number from 2 to {}", std::min<std::int64_t>(head_dim, kMost)), {}});
-    *rope = resolve_rope(config_.rope(), spec.rope->style, static_cast<std::uint32_t>(dim), spec.rope->temperature_in_softmax);
+                        {yaml::to_string(spec.rope->dim.position()),
+                         "rotary dimension",
+                         std::to_string(dim),
+                         fmt::format("an even number from 2 to {}", std::min<std::int64_t>(head_dim, kMost)),
+                         {}});
+    *rope = resolve_rope(config_.rope(), spec.rope->style, static_cast<std::uint32_t>(dim),
+                         spec.rope->temperature_in_softmax);
     return Status();
   }
 
@@ -241,15 +250,18 @@ class ModelBuilder {
   }
 
   // The tensors of one storage with their places; their shapes must add up to the slot's.
-  Expected<std::vector<WantedTensor>> want(const StorageSpec& storage, const SlotShape& slot, const std::string& slot_name,
-                                           const std::string& module_name) {
+  Expected<std::vector<WantedTensor>> want(const StorageSpec& storage, const SlotShape& slot,
+                                           const std::string& slot_name, const std::string& module_name) {
     constexpr std::int64_t kMostBatch = 16384;  // bounds the names made for a hostile config
     std::int64_t batch = 1;
     if (storage.batch) {
       KTC_ASSIGN_OR_RETURN(batch, storage.batch->evaluate_integer(config_));
       if (batch < 1 || batch > kMostBatch)
-        return make_error(StatusCode::invalid_argument, {yaml::to_string(storage.batch->position()), "batch", std::to_string(batch),
-                                                         fmt::format("1 to {}", kMostBatch), {}});
+        return make_error(StatusCode::invalid_argument, {yaml::to_string(storage.batch->position()),
+                                                         "batch",
+                                                         std::to_string(batch),
+                                                         fmt::format("1 to {}", kMostBatch),
+                                                         {}});
     }
     std::vector<WantedTensor> one;  // of a single batch entry
     SlotShape sum{static_cast<std::uint64_t>(batch), 0, 0};
@@ -259,8 +271,11 @@ class ModelBuilder {
       for (const Expression& size : tensor.shape) {
         KTC_ASSIGN_OR_RETURN(std::int64_t value, size.evaluate_integer(config_));
         if (value < 1)
-          return make_error(StatusCode::invalid_argument, {yaml::to_string(size.position()), "size '" + size.text() + "'",
-                                                           std::to_string(value), "a positive size", {}});
+          return make_error(StatusCode::invalid_argument, {yaml::to_string(size.position()),
+                                                           "size '" + size.text() + "'",
+                                                           std::to_string(value),
+                                                           "a positive size",
+                                                           {}});
         wanted.shape.push_back(static_cast<std::uint64_t>(value));
       }
       const std::size_t rank = wanted.shape.size();
@@ -272,8 +287,8 @@ class ModelBuilder {
     }
     if (sum != slot)
       return family_error(storage.stacked.front().position,
-                          fmt::format("tensors of slot {}: found {}, expected {} from the module's attributes", slot_name,
-                                      to_string(sum), to_string(slot)));
+                          fmt::format("tensors of slot {}: found {}, expected {} from the module's attributes",
+                                      slot_name, to_string(sum), to_string(slot)));
     if (!storage.batch) return one;
     std::vector<WantedTensor> all;
     for (std::int64_t expert = 0; expert < batch; ++expert)
@@ -287,7 +302,8 @@ class ModelBuilder {
 
   // Whether the head uses the embedding's slot. The flag decides where both are possible; absence of the tensor decides
   // where the config is silent.
-  Expected<bool> tie_head(const ModuleSpec& spec, const SlotSpec& slot, const std::string& name, std::uint32_t* target) {
+  Expected<bool> tie_head(const ModuleSpec& spec, const SlotSpec& slot, const std::string& name,
+                          std::uint32_t* target) {
     const std::optional<bool> flag = config_.boolean(spec.tied->flag);
     const std::string key = config_.key_of(spec.tied->flag);
     const std::string tensor_name = name + "." + slot.storages.front().stacked.front().name;
@@ -297,8 +313,10 @@ class ModelBuilder {
       if (module.name == spec.tied->module) embedding = std::get<EmbeddingDesc>(module.attributes).weight;
     if (tensor == kNoTensor) {
       if (flag == false) {
-        account_.add_problem(fmt::format("missing '{}' although {} is false: set {} to true if the head shares the embedding, or "
-                                         "fetch the tensor again", tensor_name, key, key));
+        account_.add_problem(
+            fmt::format("missing '{}' although {} is false: set {} to true if the head shares the embedding, or "
+                        "fetch the tensor again",
+                        tensor_name, key, key));
         return true;
       }
     } else if (flag != true) {
@@ -311,7 +329,8 @@ class ModelBuilder {
     return true;
   }
 
-  // The flag says tied, yet there is a head tensor: the embedding is used, as in transformers; a difference is reported.
+  // The flag says tied, yet there is a head tensor: the embedding is used, as in transformers; a difference is
+  // reported.
   Status skip_redundant_head(std::uint32_t tensor, const std::string& key, std::uint32_t embedding) {
     account_.skip(tensor, "output head, tied to the embedding");
     const Tensor& head = checkpoint_.tensors[tensor];
@@ -322,10 +341,12 @@ class ModelBuilder {
     if (same) {
       KTC_ASSIGN_OR_RETURN(same, same_bytes(checkpoint_, source, head));
     }
-    model_.warnings.push_back(
-        same ? fmt::format("{}: {} is true and '{}' repeats the embedding: the tensor is not used", config_.file(), key, head.name)
-             : fmt::format("{}: {} is true, but '{}' differs from the embedding: the embedding is used; set {} to false to use the tensor",
-                           config_.file(), key, head.name, key));
+    model_.warnings.push_back(same
+                                  ? fmt::format("{}: {} is true and '{}' repeats the embedding: the tensor is not used",
+                                                config_.file(), key, head.name)
+                                  : fmt::format("{}: {} is true, but '{}' differs from the embedding: the embedding is "
+                                                "used; set {} to false to use the tensor",
+                                                config_.file(), key, head.name, key));
     return Status();
   }
 
@@ -351,9 +372,11 @@ class ModelBuilder {
     } else if (cls == ModuleClass::Head) {
       role = &model_.head;
     }
-    if (!role) return family_error(spec.position, fmt::format("a module of class {} has no place here", to_string(cls)));
+    if (!role)
+      return family_error(spec.position, fmt::format("a module of class {} has no place here", to_string(cls)));
     if (*role != kNoModule)
-      return family_error(spec.position, fmt::format("a second module of class {} where one is expected", to_string(cls)));
+      return family_error(spec.position,
+                          fmt::format("a second module of class {} where one is expected", to_string(cls)));
     *role = index;
     return Status();
   }
@@ -366,7 +389,8 @@ class ModelBuilder {
     const bool frame = layer.attention_norm != kNoModule && layer.attention != kNoModule && layer.ffn_norm != kNoModule;
     if (!frame) return fail("expected a Norm, an Attention and a Norm");
     const bool dense = layer.mlp != kNoModule;
-    if (dense == layer.is_moe() || (layer.router != kNoModule) != layer.is_moe() || (dense && layer.shared != kNoModule))
+    if (dense == layer.is_moe() || (layer.router != kNoModule) != layer.is_moe() ||
+        (dense && layer.shared != kNoModule))
       return fail("expected either a DenseMlp, or a Router and RoutedExperts");
     const std::uint32_t first_ffn = dense ? layer.mlp : layer.router;
     if (!(layer.attention_norm < layer.attention && layer.attention < layer.ffn_norm && layer.ffn_norm < first_ffn &&

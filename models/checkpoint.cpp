@@ -43,8 +43,8 @@ Expected<WeightMap> read_index(const fs::path& path) {
   KTC_ASSIGN_OR_RETURN(Json index, read_json(path, kMaxIndexBytes));
   const Json* map = find_key(index, "weight_map");
   auto refuse = [&](std::string what, std::string found, std::string expected) {
-    return make_error(StatusCode::data_corrupt,
-                      {path.string(), std::move(what), std::move(found), std::move(expected), "download the index again"});
+    return make_error(StatusCode::data_corrupt, {path.string(), std::move(what), std::move(found), std::move(expected),
+                                                 "download the index again"});
   };
   if (!map || !map->is_object() || map->empty())
     return refuse("weight_map", map ? show(*map) : "nothing", "an object of tensor names and file names");
@@ -53,7 +53,8 @@ Expected<WeightMap> read_index(const fs::path& path) {
     const bool named = file.is_string();
     const std::string name = named ? file.get<std::string>() : std::string();
     // a file of this folder and nothing else: an index must not lead out of its checkpoint
-    if (name.empty() || name.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos || name == "." || name == "..")
+    if (name.empty() || name.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos || name == "." ||
+        name == "..")
       return refuse("weight_map." + tensor.substr(0, 160), show(file), "the name of a file in this folder");
     files.emplace(tensor, name);
   }
@@ -65,7 +66,8 @@ std::vector<std::string> list_folder(const fs::path& folder, std::string_view ex
   std::vector<std::string> names;
   std::error_code failure;
   std::size_t seen = 0;
-  for (fs::directory_iterator it(folder, failure), end; !failure && it != end && seen < 1'000'000; it.increment(failure), ++seen)
+  for (fs::directory_iterator it(folder, failure), end; !failure && it != end && seen < 1'000'000;
+       it.increment(failure), ++seen)
     if (it->path().extension() == extension) names.push_back(it->path().filename().string());
   std::sort(names.begin(), names.end());
   return names;
@@ -101,7 +103,9 @@ Status check_shards_exist(const fs::path& folder, const WeightMap& index, const 
                     {folder.string(),
                      fmt::format("{} of {} shards missing: {} with {} tensors, the first of them {}", missing.size(),
                                  wanted.size(), list_some(missing), tensors.size(), list_some(tensors)),
-                     {}, "every file that " + std::string(kIndexName) + " names", kIncomplete});
+                     {},
+                     "every file that " + std::string(kIndexName) + " names",
+                     kIncomplete});
 }
 
 TensorType to_type(std::string_view dtype) {
@@ -112,12 +116,14 @@ TensorType to_type(std::string_view dtype) {
 }
 
 // Every tensor of every shard must be where the index says, and nowhere else.
-Status compare_with_index(const fs::path& folder, const WeightMap& index, const std::map<std::string, std::size_t>& found,
+Status compare_with_index(const fs::path& folder, const WeightMap& index,
+                          const std::map<std::string, std::size_t>& found,
                           const std::vector<std::string>& shard_names) {
   std::vector<std::string> missing, unlisted;
   for (const auto& [tensor, file] : index) {
     const auto it = found.find(tensor);
-    if (it == found.end()) missing.push_back(tensor);
+    if (it == found.end())
+      missing.push_back(tensor);
     else if (shard_names[it->second] != file)
       return make_error(StatusCode::data_corrupt,
                         {(folder / kIndexName).string(), quote(tensor), "it in " + quote(shard_names[it->second]),
@@ -127,11 +133,15 @@ Status compare_with_index(const fs::path& folder, const WeightMap& index, const 
     if (!index.contains(tensor)) unlisted.push_back(tensor);
   if (!missing.empty())
     return make_error(StatusCode::data_corrupt,
-                      {(folder / index.at(missing.front())).string(), fmt::format("{} tensors of the index are missing: {}", missing.size(), list_some(missing)),
-                       {}, "every tensor that the index lists for the file", kIncomplete});
+                      {(folder / index.at(missing.front())).string(),
+                       fmt::format("{} tensors of the index are missing: {}", missing.size(), list_some(missing)),
+                       {},
+                       "every tensor that the index lists for the file",
+                       kIncomplete});
   if (!unlisted.empty())
     return make_error(StatusCode::data_corrupt,
-                      {(folder / shard_names[found.at(unlisted.front())]).string(), "tensors that the index does not list", list_some(unlisted),
+                      {(folder / shard_names[found.at(unlisted.front())]).string(),
+                       "tensors that the index does not list", list_some(unlisted),
                        "every tensor of the file in " + std::string(kIndexName), "download the checkpoint again"});
   return Status();
 }
@@ -158,9 +168,10 @@ Expected<Checkpoint> read_checkpoint(const fs::path& folder) {
   for (const std::string& name : present)
     if (!wanted.contains(name)) stray.push_back(name);
   if (!stray.empty())
-    checkpoint.warnings.push_back(fmt::format("{}: {} not part of the checkpoint and ignored: {}", folder.string(),
-                                              stray.size() == 1 ? "1 safetensors file is" : fmt::format("{} safetensors files are", stray.size()),
-                                              list_some(stray)));
+    checkpoint.warnings.push_back(
+        fmt::format("{}: {} not part of the checkpoint and ignored: {}", folder.string(),
+                    stray.size() == 1 ? "1 safetensors file is" : fmt::format("{} safetensors files are", stray.size()),
+                    list_some(stray)));
 
   const std::vector<std::string> shard_names(wanted.begin(), wanted.end());
   std::map<std::string, std::size_t> shard_of;
@@ -172,7 +183,8 @@ Expected<Checkpoint> read_checkpoint(const fs::path& folder) {
       const auto [other, first] = shard_of.emplace(name, shard);
       if (!first)
         return make_error(StatusCode::data_corrupt,
-                          {folder.string(), quote(name), "it in " + quote(shard_names[other->second]) + " and in " + quote(shard_names[shard]),
+                          {folder.string(), quote(name),
+                           "it in " + quote(shard_names[other->second]) + " and in " + quote(shard_names[shard]),
                            "every tensor in one file", "remove the superseded file, or download the checkpoint again"});
       checkpoint.tensors.push_back({name, to_type(info.dtype), std::move(info.shape), static_cast<std::uint32_t>(shard),
                                     info.offset, info.bytes});
@@ -199,7 +211,8 @@ Expected<Checkpoint> read_checkpoint(const fs::path& folder) {
 Expected<bool> same_bytes(const Checkpoint& checkpoint, const Tensor& a, const Tensor& b) {
   if (a.bytes != b.bytes) return false;
   constexpr std::uint64_t kPiece = 1 << 20;
-  std::ifstream first(checkpoint.shards[a.shard], std::ios::binary), second(checkpoint.shards[b.shard], std::ios::binary);
+  std::ifstream first(checkpoint.shards[a.shard], std::ios::binary),
+      second(checkpoint.shards[b.shard], std::ios::binary);
   first.seekg(static_cast<std::streamoff>(a.offset));
   second.seekg(static_cast<std::streamoff>(b.offset));
   std::vector<char> x(kPiece), y(kPiece);

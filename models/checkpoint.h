@@ -20,13 +20,14 @@ struct Checkpoint {
   std::vector<std::string> warnings;
 };
 
-// model.safetensors.index.json decides which files belong to the checkpoint where it exists; otherwise model.safetensors is
-// the checkpoint. Other safetensors files in the folder are left alone with a warning, never merged.
-// Errors: missing shards (with the first tensors they would hold), a tensor that the index places where it is not, a name in
-// two shards, a tensor that the index does not list, a file that is shorter than its header says.
+// model.safetensors.index.json decides which files belong to the checkpoint where it exists; otherwise
+// model.safetensors is the checkpoint. Other safetensors files in the folder are left alone with a warning, never
+// merged. Errors: missing shards (with the first tensors they would hold), a tensor that the index places where it is
+// not, a name in two shards, a tensor that the index does not list, a file that is shorter than its header says.
 Expected<Checkpoint> read_checkpoint(const std::filesystem::path& folder);
 
-// Whether two tensors have the same bytes; reads them in pieces and stops at the first difference. False for unequal sizes.
+// Whether two tensors have the same bytes; reads them in pieces and stops at the first difference. False for unequal
+// sizes.
 Expected<bool> same_bytes(const Checkpoint& checkpoint, const Tensor& a, const Tensor& b);
 
 }  // namespace ktc::models

@@ -40,7 +40,8 @@ std::optional<Value> to_value(const Json& json, ValueType type) {
 
 bool equals(const Json& json, const Value& value) {
   if (const auto* boolean = value.get<bool>()) return json.is_boolean() && json.get<bool>() == *boolean;
-  if (const auto* text = value.get<std::string>()) return json.is_string() && json.get_ref<const std::string&>() == *text;
+  if (const auto* text = value.get<std::string>())
+    return json.is_string() && json.get_ref<const std::string&>() == *text;
   if (const auto* integer = value.get<std::int64_t>()) return json.is_number() && json == Json(*integer);
   if (const auto* real = value.get<double>()) return json.is_number() && json == Json(*real);
   return false;
@@ -124,9 +125,11 @@ Status ModelConfig::read_value(const ConfigValue& value, const Json& json) {
   if (!given) {
     if (value.optional) return Status();
     if (!value.fallback)
-      return make_error(StatusCode::invalid_argument,
-                        {file_, fmt::format("'{}' is missing", fmt::join(value.keys, "' or '")), {},
-                         std::string(to_string(value.type)), fmt::format("family {} needs it", family_->name)});
+      return make_error(StatusCode::invalid_argument, {file_,
+                                                       fmt::format("'{}' is missing", fmt::join(value.keys, "' or '")),
+                                                       {},
+                                                       std::string(to_string(value.type)),
+                                                       fmt::format("family {} needs it", family_->name)});
     KTC_ASSIGN_OR_RETURN(Value fallback, value.fallback->evaluate(*this));
     if (value.type == ValueType::number && fallback.get<std::int64_t>())
       fallback = Value{static_cast<double>(*fallback.get<std::int64_t>())};
@@ -147,13 +150,16 @@ Status ModelConfig::check_restricted(const Json& json) const {
     const Json* given = find_key(json, key.key);
     if (!given) continue;
     auto served = [&](const Json& item) {
-      return std::any_of(key.supported.begin(), key.supported.end(), [&](const Value& value) { return equals(item, value); });
+      return std::any_of(key.supported.begin(), key.supported.end(),
+                         [&](const Value& value) { return equals(item, value); });
     };
-    bool all = given->is_array() && !key.supported.empty() ? std::all_of(given->begin(), given->end(), served) : served(*given);
+    bool all = given->is_array() && !key.supported.empty() ? std::all_of(given->begin(), given->end(), served)
+                                                           : served(*given);
     if (all) continue;
-    return make_error(StatusCode::unsupported,
-                      {file_, key.key, show(*given), key.supported.empty() ? "no such key, or null" : list_values(key.supported),
-                       fmt::format("family {} serves nothing else", family_->name)});
+    return make_error(
+        StatusCode::unsupported,
+        {file_, key.key, show(*given), key.supported.empty() ? "no such key, or null" : list_values(key.supported),
+         fmt::format("family {} serves nothing else", family_->name)});
   }
   return Status();
 }
@@ -169,8 +175,9 @@ void ModelConfig::report_unknown(const Json& json, std::vector<std::string>* war
   for (const auto& [key, value] : json.items()) {
     if (contains(known, key) || value.is_null()) continue;
     const std::string nearest = nearest_name(key, known);
-    warnings->push_back(fmt::format("{}: unknown key {} = {} is not used by family {}{}", file_, show(Json(key)), show(value),
-                                    family_->name, nearest.empty() ? "" : "; did you mean '" + nearest + "'?"));
+    warnings->push_back(fmt::format("{}: unknown key {} = {} is not used by family {}{}", file_, show(Json(key)),
+                                    show(value), family_->name,
+                                    nearest.empty() ? "" : "; did you mean '" + nearest + "'?"));
   }
 }
 
@@ -192,7 +199,8 @@ Expected<ModelConfig> read_config(const Family& family, const Json& json, const 
     if (holds) continue;
     std::string found;
     for (const auto& name : requirement.that.names())
-      if (const Value* value = config.find(name.name); value && found.find(config.key_of(name.name) + " = ") == std::string::npos)
+      if (const Value* value = config.find(name.name);
+          value && found.find(config.key_of(name.name) + " = ") == std::string::npos)
         found += (found.empty() ? "" : ", ") + config.key_of(name.name) + " = " + to_string(*value);
     return make_error(StatusCode::invalid_argument, {file, requirement.say, found, {}, {}});
   }

@@ -13,7 +13,8 @@
 
 namespace ktc::models {
 
-// Values by name: those of the config, then derived ones; `layer` and per-layer derived values while a layer is entered.
+// Values by name: those of the config, then derived ones; `layer` and per-layer derived values while a layer is
+// entered.
 class ModelConfig : public Scope {
  public:
   const Value* find(std::string_view name) const override;
@@ -49,8 +50,8 @@ class ModelConfig : public Scope {
 };
 
 // `family` must outlive the result. `file` stands for config.json in messages.
-// Null equals absent. Two spellings of one value must agree. An unknown key is a warning; a key whose value this family does
-// not serve, a missing value and a broken requirement are errors.
+// Null equals absent. Two spellings of one value must agree. An unknown key is a warning; a key whose value this family
+// does not serve, a missing value and a broken requirement are errors.
 Expected<ModelConfig> read_config(const Family& family, const Json& json, const std::string& file,
                                   std::vector<std::string>* warnings);
 

@@ -10,12 +10,16 @@
 namespace ktc::models {
 namespace {
 
-std::string_view name_of(RopeStyle style) { return style == RopeStyle::half ? "half" : "interleaved"; }
-std::string_view name_of(RouterKind kind) { return kind == RouterKind::softmax_topk ? "softmax_topk" : "sigmoid_group"; }
+std::string_view name_of(RopeStyle style) {
+  return style == RopeStyle::half ? "half" : "interleaved";
+}
+std::string_view name_of(RouterKind kind) {
+  return kind == RouterKind::softmax_topk ? "softmax_topk" : "sigmoid_group";
+}
 
 std::string describe_rope(const RopeDesc& rope) {
-  return fmt::format("rope {} dim {} {} inv_freq[{}] {:g}..{:g} factor {:g} softmax_factor {:g}", name_of(rope.style), rope.dim,
-                     rope.type, rope.inv_freq.size(), rope.inv_freq.empty() ? 0 : rope.inv_freq.front(),
+  return fmt::format("rope {} dim {} {} inv_freq[{}] {:g}..{:g} factor {:g} softmax_factor {:g}", name_of(rope.style),
+                     rope.dim, rope.type, rope.inv_freq.size(), rope.inv_freq.empty() ? 0 : rope.inv_freq.front(),
                      rope.inv_freq.empty() ? 0 : rope.inv_freq.back(), rope.factor, rope.softmax_factor);
 }
 
@@ -24,16 +28,17 @@ struct DescribeAttributes {
   std::string operator()(const HeadDesc&) const { return ""; }
   std::string operator()(const NormDesc& d) const { return fmt::format(" rms eps {:g}", d.eps); }
   std::string operator()(const GqaDesc& d) const {
-    return fmt::format(" gqa heads {} kv_heads {} head_dim {} scale {:g} norm_eps {:g} {}", d.heads, d.kv_heads, d.head_dim, d.scale,
-                       d.norm_eps, describe_rope(d.rope));
+    return fmt::format(" gqa heads {} kv_heads {} head_dim {} scale {:g} norm_eps {:g} {}", d.heads, d.kv_heads,
+                       d.head_dim, d.scale, d.norm_eps, describe_rope(d.rope));
   }
   std::string operator()(const MlaDesc& d) const {
-    return fmt::format(" mla heads {} q_rank {} kv_rank {} nope {} rope {} v {} scale {:g} latent_eps {:g} {}", d.heads, d.q_rank,
-                       d.kv_rank, d.nope_dim, d.rope_dim, d.v_dim, d.scale, d.latent_eps, describe_rope(d.rope));
+    return fmt::format(" mla heads {} q_rank {} kv_rank {} nope {} rope {} v {} scale {:g} latent_eps {:g} {}", d.heads,
+                       d.q_rank, d.kv_rank, d.nope_dim, d.rope_dim, d.v_dim, d.scale, d.latent_eps,
+                       describe_rope(d.rope));
   }
   std::string operator()(const RouterDesc& d) const {
-    return fmt::format(" {} experts {} top_k {} groups {} topk_groups {} normalise {} scale {:g}", name_of(d.kind), d.experts,
-                       d.top_k, d.groups, d.topk_groups, d.normalise, d.scale);
+    return fmt::format(" {} experts {} top_k {} groups {} topk_groups {} normalise {} scale {:g}", name_of(d.kind),
+                       d.experts, d.top_k, d.groups, d.topk_groups, d.normalise, d.scale);
   }
   std::string operator()(const ExpertsDesc& d) const {
     return fmt::format(" swiglu experts {} intermediate {}", d.experts, d.intermediate);
@@ -88,11 +93,13 @@ std::string dump(const ModelDesc& model, const DumpOptions& options) {
     if (!options.slots) continue;
     for (std::uint32_t index : slots_of(model, module)) {
       const WeightSlot& slot = model.slots[index];
-      text += fmt::format("  {} {} {} from {} tensor{}\n", slot.name, to_string(SlotShape{slot.batch, slot.rows, slot.columns}),
-                          to_string(slot.type), slot.pieces.size(), slot.pieces.size() == 1 ? "" : "s");
+      text += fmt::format("  {} {} {} from {} tensor{}\n", slot.name,
+                          to_string(SlotShape{slot.batch, slot.rows, slot.columns}), to_string(slot.type),
+                          slot.pieces.size(), slot.pieces.size() == 1 ? "" : "s");
       if (!options.tensors) continue;
       for (const TensorPiece& piece : slot.pieces)
-        text += fmt::format("    {} at [{}, {}]\n", model.tensors[piece.tensor].name, piece.batch_begin, piece.row_begin);
+        text +=
+            fmt::format("    {} at [{}, {}]\n", model.tensors[piece.tensor].name, piece.batch_begin, piece.row_begin);
     }
   }
   return text;

@@ -8,13 +8,13 @@
 namespace ktc::models {
 
 struct DumpOptions {
-  bool slots = true;   // a line per slot
+  bool slots = true;     // a line per slot
   bool tensors = false;  // a line per tensor piece below its slot
 };
 
 std::string dump(const ModelDesc& model, const DumpOptions& options = {});
 
-// "1 MTP layer ..." : one line per group of skipped tensors: "MTP layer, not used for generation: 1 layer, 20 tensors, 512 bytes".
+// One line about skipped tensors: "MTP layer, not used for generation: 1 layer, 20 tensors, 512 bytes".
 std::string describe(const SkippedTensors& skipped);
 
 }  // namespace ktc::models

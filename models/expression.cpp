@@ -103,7 +103,8 @@ Expected<Value> Expression::evaluate(std::uint32_t index, const Scope& scope) co
       if (!position) return error(node.offset, "list index", to_string(at), "an integer");
       if (*position < 0 || static_cast<std::uint64_t>(*position) >= items->size())
         return error(node.offset, "list index", std::to_string(*position),
-                     fmt::format("0 to {}: '{}' has {} entries", static_cast<std::int64_t>(items->size()) - 1, nodes_[node.operands[0]].name, items->size()));
+                     fmt::format("0 to {}: '{}' has {} entries", static_cast<std::int64_t>(items->size()) - 1,
+                                 nodes_[node.operands[0]].name, items->size()));
       return (*items)[static_cast<std::size_t>(*position)];
     }
     case Op::negate:

@@ -9,8 +9,8 @@
 //   first_of(a, b, ...) the first of these values that the config gives
 //   literals            12, 1e-6, 'text', true, false (a real number or a text can only be passed on or compared)
 //
-// There are no loops and no other functions, so evaluation always ends. Arithmetic is checked: overflow, division by zero
-// and a wrong type are errors that point at line and column of the family file.
+// There are no loops and no other functions, so evaluation always ends. Arithmetic is checked: overflow, division by
+// zero and a wrong type are errors that point at line and column of the family file.
 #pragma once
 
 #include <cstdint>
@@ -71,8 +71,29 @@ class Expression {
  private:
   friend class ExpressionParser;
   enum class Op : std::uint8_t {
-    literal, name, has, first_of, negate, logical_not, add, subtract, multiply, divide, modulo,
-    equal, not_equal, less, less_equal, greater, greater_equal, in, not_in, logical_and, logical_or, choose, index
+    literal,
+    name,
+    has,
+    first_of,
+    negate,
+    logical_not,
+    add,
+    subtract,
+    multiply,
+    divide,
+    modulo,
+    equal,
+    not_equal,
+    less,
+    less_equal,
+    greater,
+    greater_equal,
+    in,
+    not_in,
+    logical_and,
+    logical_or,
+    choose,
+    index
   };
   struct Node {
     Op op;

@@ -63,7 +63,8 @@ class ExpressionParser {
       if (std::string_view(text_).substr(at_).starts_with(symbol)) return take(Kind::symbol, 2);
     if (std::string_view("+-*%<>()[],").find(c) != std::string_view::npos) return take(Kind::symbol, 1);
     if (c == '/') return error(offset_, "'/' is not in the language: divide integers with '//'");
-    return e_.error(offset_, "expression", "the character '" + std::string(1, c) + "'", "a name, a number or an operator");
+    return e_.error(offset_, "expression", "the character '" + std::string(1, c) + "'",
+                    "a name, a number or an operator");
   }
 
   Status number() {
@@ -76,7 +77,8 @@ class ExpressionParser {
     if (end < last && (*end == '.' || *end == 'e' || *end == 'E')) {
       double real = 0;
       const auto result = std::from_chars(first, last, real);
-      if (result.ec != std::errc() || !std::isfinite(real)) return error(offset_, "a number that cannot be represented");
+      if (result.ec != std::errc() || !std::isfinite(real))
+        return error(offset_, "a number that cannot be represented");
       end = result.ptr;
       value_.data = real;
     } else if (whole.ec != std::errc()) {
@@ -158,15 +160,24 @@ class ExpressionParser {
     KTC_ASSIGN_OR_RETURN(std::uint32_t left, sum());
     const int offset = offset_;
     Op op;
-    if (is("==")) op = Op::equal;
-    else if (is("!=")) op = Op::not_equal;
-    else if (is("<=")) op = Op::less_equal;
-    else if (is(">=")) op = Op::greater_equal;
-    else if (is("<")) op = Op::less;
-    else if (is(">")) op = Op::greater;
-    else if (is("in")) op = Op::in;
-    else if (is("not")) op = Op::not_in;
-    else return left;
+    if (is("=="))
+      op = Op::equal;
+    else if (is("!="))
+      op = Op::not_equal;
+    else if (is("<="))
+      op = Op::less_equal;
+    else if (is(">="))
+      op = Op::greater_equal;
+    else if (is("<"))
+      op = Op::less;
+    else if (is(">"))
+      op = Op::greater;
+    else if (is("in"))
+      op = Op::in;
+    else if (is("not"))
+      op = Op::not_in;
+    else
+      return left;
     KTC_RETURN_IF_ERROR(next());
     if (op == Op::not_in) KTC_RETURN_IF_ERROR(expect("in"));
     KTC_ASSIGN_OR_RETURN(std::uint32_t right, sum());
@@ -226,9 +237,12 @@ class ExpressionParser {
     const int offset = offset_;
     if (kind_ == Kind::number || kind_ == Kind::text || is("true") || is("false")) {
       const std::uint32_t node = add(Op::literal, offset, {});
-      if (kind_ == Kind::number) e_.nodes_[node].value = value_;
-      else if (kind_ == Kind::text) e_.nodes_[node].value.data = token_;
-      else e_.nodes_[node].value.data = is("true");
+      if (kind_ == Kind::number)
+        e_.nodes_[node].value = value_;
+      else if (kind_ == Kind::text)
+        e_.nodes_[node].value.data = token_;
+      else
+        e_.nodes_[node].value.data = is("true");
       KTC_RETURN_IF_ERROR(next());
       return node;
     }
@@ -290,8 +304,9 @@ Expected<Expression> Expression::parse(std::string_view text, const yaml::Positi
   Expression expression;
   expression.text_ = text;
   expression.start_ = start;
-  if (text.size() > kMaxText) return expression.error(0, "expression too long", fmt::format("{} characters", text.size()),
-                                                      fmt::format("at most {}", kMaxText));
+  if (text.size() > kMaxText)
+    return expression.error(0, "expression too long", fmt::format("{} characters", text.size()),
+                            fmt::format("at most {}", kMaxText));
   KTC_RETURN_IF_ERROR(ExpressionParser(&expression).parse());
   return expression;
 }

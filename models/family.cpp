@@ -67,7 +67,8 @@ Status FamilyParser::declare(const std::string& name, const yaml::Position& posi
                       {yaml::to_string(position), "name of a value", "'" + name + "'", std::move(expected), {}});
   };
   if (!is_identifier(name)) return refuse("letters, digits and _");
-  for (std::string_view reserved : {"layer", "has", "first_of", "and", "or", "not", "in", "if", "else", "true", "false"})
+  for (std::string_view reserved :
+       {"layer", "has", "first_of", "and", "or", "not", "in", "if", "else", "true", "false"})
     if (name == reserved) return refuse("a word that the expression language does not use");
   if (!names_.insert(name).second) return refuse("a name that is not declared yet");
   return Status();
@@ -78,8 +79,9 @@ Expected<Expression> FamilyParser::expression(const yaml::Node& node, bool in_la
   for (const auto& [name, offset] : parsed.names()) {
     const bool per_layer = name == "layer" || per_layer_.contains(name);
     if (per_layer && !in_layer)
-      return make_error(StatusCode::invalid_argument,
-                        {yaml::to_string(parsed.position(offset)), "'" + name + "' has a value only within a layer", {}, {}, {}});
+      return make_error(
+          StatusCode::invalid_argument,
+          {yaml::to_string(parsed.position(offset)), "'" + name + "' has a value only within a layer", {}, {}, {}});
     if (name == "layer" || names_.contains(name)) continue;
     const std::string nearest = nearest_name(name, std::vector<std::string>(names_.begin(), names_.end()));
     return make_error(StatusCode::invalid_argument,
@@ -98,14 +100,17 @@ Status FamilyParser::parse_value(const yaml::Entry& entry) {
   KTC_RETURN_IF_ERROR(map.require("keys", &value.keys));
   if (value.keys.empty()) return map["keys"].error({}, "one spelling or more", {}, "an empty list");
   KTC_ASSIGN_OR_RETURN(yaml::Node type, map.require("type"));
-  KTC_ASSIGN_OR_RETURN(value.type, type.choice<ValueType>({{"integer", ValueType::integer}, {"boolean", ValueType::boolean},
-                                                           {"number", ValueType::number}, {"integers", ValueType::integers},
+  KTC_ASSIGN_OR_RETURN(value.type, type.choice<ValueType>({{"integer", ValueType::integer},
+                                                           {"boolean", ValueType::boolean},
+                                                           {"number", ValueType::number},
+                                                           {"integers", ValueType::integers},
                                                            {"texts", ValueType::texts}}));
   value.most = kMostInteger;
   for (std::string_view bound : {"least", "most"}) {
     if (!map.has(bound)) continue;
     if (value.type != ValueType::integer) return map[bound].error({}, "no bound: only an integer has one");
-    KTC_ASSIGN_OR_RETURN((bound == "least" ? value.least : value.most), map[bound].integer(-kMostInteger, kMostInteger));
+    KTC_ASSIGN_OR_RETURN((bound == "least" ? value.least : value.most),
+                         map[bound].integer(-kMostInteger, kMostInteger));
   }
   KTC_RETURN_IF_ERROR(map.read("optional", &value.optional));
   if (map.has("default")) {
@@ -148,7 +153,9 @@ Status FamilyParser::parse_rope_keys(const yaml::Node& node) {
   KTC_ASSIGN_OR_RETURN(yaml::Node types, map.require("types"));
   KTC_ASSIGN_OR_RETURN(auto items, types.sequence());
   for (const yaml::Node& item : items) {
-    KTC_ASSIGN_OR_RETURN(auto type, item.choice<std::string>({{"default", "default"}, {"linear", "linear"}, {"yarn", "yarn"}, {"llama3", "llama3"}}));
+    KTC_ASSIGN_OR_RETURN(auto type,
+                         item.choice<std::string>(
+                             {{"default", "default"}, {"linear", "linear"}, {"yarn", "yarn"}, {"llama3", "llama3"}}));
     rope.types.push_back(std::move(type));
   }
   return Status();
@@ -194,7 +201,8 @@ Status FamilyParser::parse_derived(const yaml::Node& node) {
   for (const yaml::Entry& entry : entries) {
     KTC_ASSIGN_OR_RETURN(Expression value, expression(entry.value, true));
     bool per_layer = false;
-    for (const auto& name : value.names()) per_layer = per_layer || name.name == "layer" || per_layer_.contains(name.name);
+    for (const auto& name : value.names())
+      per_layer = per_layer || name.name == "layer" || per_layer_.contains(name.name);
     KTC_RETURN_IF_ERROR(declare(entry.key, entry.position));
     if (per_layer) per_layer_.insert(entry.key);
     family_.derived.push_back({entry.key, std::move(value), per_layer});
@@ -256,7 +264,8 @@ Expected<Family> find_family(const std::filesystem::path& folder, const std::str
   for (std::filesystem::directory_iterator it(folder, failure), end; !failure && it != end; it.increment(failure))
     if (it->path().extension() == ".yaml") files.push_back(it->path());
   if (failure || files.empty())
-    return make_error(StatusCode::not_found, {folder.string(), "no family declarations", {}, "a folder with *.yaml files", {}});
+    return make_error(StatusCode::not_found,
+                      {folder.string(), "no family declarations", {}, "a folder with *.yaml files", {}});
   std::sort(files.begin(), files.end());
   std::optional<Family> found;
   std::vector<std::string> known;
@@ -268,8 +277,11 @@ Expected<Family> find_family(const std::filesystem::path& folder, const std::str
     KTC_ASSIGN_OR_RETURN(Family family, parse_family(text.str(), file.filename().string()));
     for (const std::string& served : family.architectures) {
       if (std::find(known.begin(), known.end(), served) != known.end())
-        return make_error(StatusCode::invalid_argument,
-                          {family.file, "architecture '" + served + "' is declared by two families", {}, {}, "remove one of the two"});
+        return make_error(StatusCode::invalid_argument, {family.file,
+                                                         "architecture '" + served + "' is declared by two families",
+                                                         {},
+                                                         {},
+                                                         "remove one of the two"});
       known.push_back(served);
     }
     const auto& served = family.architectures;
@@ -278,8 +290,8 @@ Expected<Family> find_family(const std::filesystem::path& folder, const std::str
   if (found) return *std::move(found);
   std::sort(known.begin(), known.end());
   return make_error(StatusCode::unsupported,
-                    {config_file, "architectures", "'" + architecture + "'", "one of " + fmt::format("{}", fmt::join(known, ", ")),
-                     "docs/models.md says how to add a family"});
+                    {config_file, "architectures", "'" + architecture + "'",
+                     "one of " + fmt::format("{}", fmt::join(known, ", ")), "docs/models.md says how to add a family"});
 }
 
 }  // namespace ktc::models

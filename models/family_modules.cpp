@@ -19,7 +19,8 @@ Status FamilyParser::parse_modules(const yaml::Node& node, bool in_layer, std::v
 }
 
 Expected<ModuleSpec> FamilyParser::parse_module(const yaml::Node& node, bool in_layer) {
-  KTC_ASSIGN_OR_RETURN(yaml::Map map, node.map({"name", "when", "class", "kind", "attributes", "rope", "tied", "slots"}));
+  KTC_ASSIGN_OR_RETURN(yaml::Map map,
+                       node.map({"name", "when", "class", "kind", "attributes", "rope", "tied", "slots"}));
   ModuleSpec spec;
   spec.position = node.position();
   KTC_RETURN_IF_ERROR(map.require("name", &spec.name));
@@ -28,13 +29,15 @@ Expected<ModuleSpec> FamilyParser::parse_module(const yaml::Node& node, bool in_
   const auto cls = parse_module_class(class_name);
   const std::vector<std::string> kinds = cls ? module_kinds(*cls) : std::vector<std::string>();
   if (kinds.empty())
-    return class_node.error({}, "one of Embedding, Attention, DenseMlp, SharedExperts, Router, RoutedExperts, Norm, Head");
+    return class_node.error({},
+                            "one of Embedding, Attention, DenseMlp, SharedExperts, Router, RoutedExperts, Norm, Head");
   std::string kind;
   KTC_RETURN_IF_ERROR(map.read("kind", &kind));
   spec.schema = find_module_schema(*cls, kind);
   if (!spec.schema) {
     if (!map.has("kind"))
-      return node.error("a module of class " + class_name, fmt::format("one of {}", fmt::join(kinds, ", ")), {}, "no kind");
+      return node.error("a module of class " + class_name, fmt::format("one of {}", fmt::join(kinds, ", ")), {},
+                        "no kind");
     return map["kind"].error({}, kinds.front().empty() ? "no kind" : fmt::format("one of {}", fmt::join(kinds, ", ")));
   }
   if (map.has("when")) {
@@ -89,7 +92,8 @@ Status FamilyParser::parse_rope_spec(const yaml::Node& node, ModuleSpec* spec) {
   KTC_ASSIGN_OR_RETURN(yaml::Node style, map.require("style"));
   KTC_ASSIGN_OR_RETURN(yaml::Node dim, map.require("dim"));
   RopeSpec rope;
-  KTC_ASSIGN_OR_RETURN(rope.style, style.choice<RopeStyle>({{"half", RopeStyle::half}, {"interleaved", RopeStyle::interleaved}}));
+  KTC_ASSIGN_OR_RETURN(rope.style,
+                       style.choice<RopeStyle>({{"half", RopeStyle::half}, {"interleaved", RopeStyle::interleaved}}));
   KTC_ASSIGN_OR_RETURN(rope.dim, expression(dim, in_layer_));
   if (map.has("temperature")) {
     KTC_ASSIGN_OR_RETURN(rope.temperature_in_softmax,
@@ -136,12 +140,14 @@ Expected<SlotSpec> FamilyParser::parse_slot(const yaml::Entry& entry) {
   return slot;
 }
 
-Expected<StorageSpec> FamilyParser::parse_storage(const yaml::Node& node, std::initializer_list<std::string_view> more_keys) {
+Expected<StorageSpec> FamilyParser::parse_storage(const yaml::Node& node,
+                                                  std::initializer_list<std::string_view> more_keys) {
   std::vector<std::string> keys{"tensor", "shape", "batch", "stacked"};
   keys.insert(keys.end(), more_keys.begin(), more_keys.end());
   KTC_ASSIGN_OR_RETURN(yaml::Map map, node.map(keys));
   if (map.has("tensor") == map.has("stacked"))
-    return node.error("storage", "either 'tensor' with 'shape' or 'stacked'", {}, map.has("tensor") ? "both" : "neither");
+    return node.error("storage", "either 'tensor' with 'shape' or 'stacked'", {},
+                      map.has("tensor") ? "both" : "neither");
   StorageSpec storage;
   if (map.has("batch")) {
     KTC_ASSIGN_OR_RETURN(storage.batch, expression(map["batch"], in_layer_));
@@ -171,7 +177,8 @@ Expected<TensorSpec> FamilyParser::parse_tensor(const yaml::Node& name, const ya
   tensor.position = name.position();
   KTC_ASSIGN_OR_RETURN(tensor.name, name.string());
   if ((tensor.name.find("{expert}") != std::string::npos) != per_expert)
-    return name.error({}, per_expert ? "a name with {expert}, since the storage has a batch" : "a name without {expert}, or a storage with a batch");
+    return name.error({}, per_expert ? "a name with {expert}, since the storage has a batch"
+                                     : "a name without {expert}, or a storage with a batch");
   KTC_ASSIGN_OR_RETURN(auto sizes, shape.sequence());
   if (sizes.empty() || sizes.size() > 3 || (per_expert && sizes.size() > 2))
     return shape.error({}, per_expert ? "one or two sizes" : "one to three sizes", {}, fmt::format("{}", sizes.size()));
@@ -185,7 +192,8 @@ Expected<TensorSpec> FamilyParser::parse_tensor(const yaml::Node& name, const ya
 Status FamilyParser::parse_skips(const yaml::Node& node) {
   KTC_ASSIGN_OR_RETURN(auto items, node.sequence());
   for (const yaml::Node& item : items) {
-    KTC_ASSIGN_OR_RETURN(yaml::Map map, item.map({"reason", "prefixes", "suffixes", "layers_beyond", "announced", "markers"}));
+    KTC_ASSIGN_OR_RETURN(yaml::Map map,
+                         item.map({"reason", "prefixes", "suffixes", "layers_beyond", "announced", "markers"}));
     SkipSpec skip;
     KTC_RETURN_IF_ERROR(map.require("reason", &skip.reason));
     KTC_RETURN_IF_ERROR(map.read("prefixes", &skip.prefixes));
@@ -195,7 +203,8 @@ Status FamilyParser::parse_skips(const yaml::Node& node) {
     KTC_RETURN_IF_ERROR(map.read("markers", &skip.markers));
     const int conditions = int{!skip.prefixes.empty()} + int{!skip.suffixes.empty()} + int{skip.layers_beyond};
     if (conditions != 1)
-      return item.error("skip", "exactly one of prefixes, suffixes, layers_beyond: true", {}, fmt::format("{}", conditions));
+      return item.error("skip", "exactly one of prefixes, suffixes, layers_beyond: true", {},
+                        fmt::format("{}", conditions));
     for (const auto* affixes : {&skip.prefixes, &skip.suffixes})
       if (std::find(affixes->begin(), affixes->end(), "") != affixes->end())
         return item.error("skip", "prefixes and suffixes of one character or more", {}, "an empty one");

@@ -63,8 +63,9 @@ Expected<std::string> read_text(const std::filesystem::path& path, std::uint64_t
   const std::uint64_t size = regular ? std::filesystem::file_size(path, failure) : 0;
   if (!regular || failure) return make_error(StatusCode::io_error, {path.string(), "cannot be read", {}, "a file", {}});
   if (size > max_bytes)
-    return make_error(StatusCode::data_corrupt,
-                      {path.string(), "file too large", fmt::format("{} bytes", size), fmt::format("at most {}", max_bytes), {}});
+    return make_error(
+        StatusCode::data_corrupt,
+        {path.string(), "file too large", fmt::format("{} bytes", size), fmt::format("at most {}", max_bytes), {}});
   std::string text(static_cast<std::size_t>(size), '\0');
   std::ifstream stream(path, std::ios::binary);
   if (!stream.read(text.data(), static_cast<std::streamsize>(size)))

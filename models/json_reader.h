@@ -1,5 +1,5 @@
-// Strict JSON for checkpoint files: duplicate keys are an error, depth and size are bounded, messages say file, line and
-// column. What is in the file wins over every default, so a key that is there twice must not pass silently.
+// Strict JSON for checkpoint files: duplicate keys are an error, depth and size are bounded, messages say file, line
+// and column. What is in the file wins over every default, so a key that is there twice must not pass silently.
 #pragma once
 
 #include <cstdint>

@@ -4,11 +4,16 @@ namespace ktc::models {
 
 namespace {
 constexpr std::pair<ModuleClass, std::string_view> kClasses[] = {
-    {ModuleClass::Embedding, "Embedding"},         {ModuleClass::Attention, "Attention"},
-    {ModuleClass::LinearAttention, "LinearAttention"}, {ModuleClass::Indexer, "Indexer"},
-    {ModuleClass::DenseMlp, "DenseMlp"},           {ModuleClass::SharedExperts, "SharedExperts"},
-    {ModuleClass::Router, "Router"},               {ModuleClass::RoutedExperts, "RoutedExperts"},
-    {ModuleClass::Norm, "Norm"},                   {ModuleClass::Head, "Head"},
+    {ModuleClass::Embedding, "Embedding"},
+    {ModuleClass::Attention, "Attention"},
+    {ModuleClass::LinearAttention, "LinearAttention"},
+    {ModuleClass::Indexer, "Indexer"},
+    {ModuleClass::DenseMlp, "DenseMlp"},
+    {ModuleClass::SharedExperts, "SharedExperts"},
+    {ModuleClass::Router, "Router"},
+    {ModuleClass::RoutedExperts, "RoutedExperts"},
+    {ModuleClass::Norm, "Norm"},
+    {ModuleClass::Head, "Head"},
 };
 }  // namespace
 

@@ -14,13 +14,26 @@ const std::vector<ModuleSchema>& schemas() {
       {ModuleClass::Attention,
        "gqa",
        {{"heads", integer}, {"kv_heads", integer}, {"head_dim", integer}, {"norm_eps", number, false}},
-       {{"q"}, {"k"}, {"v"}, {"o"}, {"q_bias", false}, {"k_bias", false}, {"v_bias", false}, {"o_bias", false},
-        {"q_norm", false}, {"k_norm", false}},
+       {{"q"},
+        {"k"},
+        {"v"},
+        {"o"},
+        {"q_bias", false},
+        {"k_bias", false},
+        {"v_bias", false},
+        {"o_bias", false},
+        {"q_norm", false},
+        {"k_norm", false}},
        true},
       {ModuleClass::Attention,
        "mla",
-       {{"heads", integer}, {"q_rank", integer}, {"kv_rank", integer}, {"nope_dim", integer}, {"rope_dim", integer},
-        {"v_dim", integer}, {"latent_eps", number}},
+       {{"heads", integer},
+        {"q_rank", integer},
+        {"kv_rank", integer},
+        {"nope_dim", integer},
+        {"rope_dim", integer},
+        {"v_dim", integer},
+        {"latent_eps", number}},
        {{"q", false}, {"q_a", false}, {"q_a_norm", false}, {"q_b", false}, {"kv_a"}, {"kv_a_norm"}, {"kv_b"}, {"o"}},
        true},
       {ModuleClass::Router,
@@ -29,10 +42,17 @@ const std::vector<ModuleSchema>& schemas() {
        {{"weight"}}},
       {ModuleClass::Router,
        "sigmoid_group",
-       {{"experts", integer}, {"top_k", integer}, {"groups", integer}, {"topk_groups", integer}, {"normalise", boolean},
+       {{"experts", integer},
+        {"top_k", integer},
+        {"groups", integer},
+        {"topk_groups", integer},
+        {"normalise", boolean},
         {"scale", number}},
        {{"weight"}, {"bias", false}}},
-      {ModuleClass::RoutedExperts, "swiglu", {{"experts", integer}, {"intermediate", integer}}, {{"gate_up"}, {"down"}}},
+      {ModuleClass::RoutedExperts,
+       "swiglu",
+       {{"experts", integer}, {"intermediate", integer}},
+       {{"gate_up"}, {"down"}}},
       {ModuleClass::SharedExperts, "swiglu", {{"intermediate", integer}}, {{"gate_up"}, {"down"}}},
       {ModuleClass::DenseMlp, "swiglu", {{"intermediate", integer}}, {{"gate_up"}, {"down"}}},
       {ModuleClass::Head, "", {}, {{"weight"}}},
@@ -45,8 +65,12 @@ std::uint64_t multiply(std::uint64_t a, std::uint64_t b) {
   return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
 }
 
-SlotShape matrix(std::uint64_t rows, std::uint64_t columns) { return {1, rows, columns}; }
-SlotShape vector(std::uint64_t columns) { return {1, 1, columns}; }
+SlotShape matrix(std::uint64_t rows, std::uint64_t columns) {
+  return {1, rows, columns};
+}
+SlotShape vector(std::uint64_t columns) {
+  return {1, 1, columns};
+}
 
 struct ShapeOf {
   std::string_view role;
@@ -105,7 +129,8 @@ std::vector<std::string> module_kinds(ModuleClass cls) {
   return kinds;
 }
 
-SlotShape slot_shape(const ModuleAttributes& attributes, std::string_view role, std::uint64_t hidden, std::uint64_t vocab) {
+SlotShape slot_shape(const ModuleAttributes& attributes, std::string_view role, std::uint64_t hidden,
+                     std::uint64_t vocab) {
   return std::visit(ShapeOf{role, hidden, vocab}, attributes);
 }
 

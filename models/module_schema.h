@@ -1,5 +1,6 @@
-// The fixed vocabulary of module classes: which attributes and which slots each class and kind has, and the shape that the
-// mathematics asks of every slot. Family files are checked against it when they are read; docs/models.md describes it.
+// The fixed vocabulary of module classes: which attributes and which slots each class and kind has, and the shape that
+// the mathematics asks of every slot. Family files are checked against it when they are read; docs/models.md describes
+// it.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +44,8 @@ struct SlotShape {
   std::uint64_t batch = 0, rows = 0, columns = 0;
   bool operator==(const SlotShape&) const = default;
 };
-SlotShape slot_shape(const ModuleAttributes& attributes, std::string_view role, std::uint64_t hidden, std::uint64_t vocab);
+SlotShape slot_shape(const ModuleAttributes& attributes, std::string_view role, std::uint64_t hidden,
+                     std::uint64_t vocab);
 std::string to_string(const SlotShape& shape);  // "[4, 128, 64]", "[128, 64]", "[64]"
 
 }  // namespace ktc::models

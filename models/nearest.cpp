@@ -39,7 +39,8 @@ std::string nearest_name(std::string_view name, const std::vector<std::string>& 
     if (candidate.size() > kLongest) continue;
     std::size_t limit = std::max(name.size(), candidate.size()) / 3;
     if (best) limit = std::min(limit, best_distance - 1);
-    const std::size_t gap = name.size() > candidate.size() ? name.size() - candidate.size() : candidate.size() - name.size();
+    const std::size_t gap =
+        name.size() > candidate.size() ? name.size() - candidate.size() : candidate.size() - name.size();
     if (gap > limit) continue;
     const std::size_t distance = edit_distance(name, candidate, limit);
     if (distance > limit) continue;

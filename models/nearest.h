@@ -7,8 +7,8 @@
 
 namespace ktc {
 
-// The candidate with the smallest edit distance (insert, delete, replace, swap of neighbours), if that distance is at most a
-// third of the longer name's length; empty otherwise. The first of equally close candidates.
+// The candidate with the smallest edit distance (insert, delete, replace, swap of neighbours), if that distance is at
+// most a third of the longer name's length; empty otherwise. The first of equally close candidates.
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates);
 
 }  // namespace ktc

@@ -16,8 +16,10 @@ constexpr std::uint64_t kMaxConfig = 16ull << 20;
 
 Expected<std::string> read_architecture(const Json& config, const std::string& file) {
   const Json* list = find_key(config, "architectures");
-  if (list && list->is_array() && list->size() == 1 && list->front().is_string()) return list->front().get<std::string>();
-  return make_error(StatusCode::invalid_argument, {file, "architectures", list ? show(*list) : "nothing", "a list with one name", {}});
+  if (list && list->is_array() && list->size() == 1 && list->front().is_string())
+    return list->front().get<std::string>();
+  return make_error(StatusCode::invalid_argument,
+                    {file, "architectures", list ? show(*list) : "nothing", "a list with one name", {}});
 }
 
 std::string folder_name(const std::filesystem::path& folder) {
@@ -31,7 +33,9 @@ std::string folder_name(const std::filesystem::path& folder) {
 Expected<ModelDesc> read_model(const std::filesystem::path& folder, const std::filesystem::path& families) {
   std::error_code failure;
   if (!std::filesystem::is_directory(folder, failure))
-    return make_error(StatusCode::not_found, {folder.string(), "no checkpoint folder", {}, "a folder with config.json and safetensors files", {}});
+    return make_error(
+        StatusCode::not_found,
+        {folder.string(), "no checkpoint folder", {}, "a folder with config.json and safetensors files", {}});
   const std::filesystem::path config_path = folder / "config.json";
   const std::string config_file = config_path.string();
   KTC_ASSIGN_OR_RETURN(const Json json, read_json(config_path, kMaxConfig));

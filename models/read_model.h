@@ -1,4 +1,5 @@
-// Reads a checkpoint folder: config.json, generation_config.json, tokenizer_config.json, the safetensors index and headers.
+// Reads a checkpoint folder: config.json, generation_config.json, tokenizer_config.json, the safetensors index and
+// headers.
 #pragma once
 
 #include <filesystem>
@@ -8,10 +9,10 @@
 
 namespace ktc::models {
 
-// Reads headers only: milliseconds for a small model, under ten seconds for a 1,000-shard one. The one exception: a head that
-// is there although tie_word_embeddings is true is compared with the embedding, in pieces, up to the first difference.
-// `families` is the folder of family declarations (models/families of the source tree, or beside the installed binary).
-// Errors name the file, tensor or config key, what was found, what was expected and what to do.
+// Reads headers only: milliseconds for a small model, under ten seconds for a 1,000-shard one. The one exception: a
+// head that is there although tie_word_embeddings is true is compared with the embedding, in pieces, up to the first
+// difference. `families` is the folder of family declarations (models/families of the source tree, or beside the
+// installed binary). Errors name the file, tensor or config key, what was found, what was expected and what to do.
 Expected<ModelDesc> read_model(const std::filesystem::path& folder, const std::filesystem::path& families);
 
 }  // namespace ktc::models

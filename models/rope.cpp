@@ -13,10 +13,25 @@ namespace {
 
 // Everything a rope object may hold. Keys of other types are allowed and have no effect, as in transformers.
 const std::vector<std::string>& object_keys() {
-  static const std::vector<std::string> keys = {
-      "rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "truncate",
-      "attention_factor", "mscale", "mscale_all_dim", "low_freq_factor", "high_freq_factor", "partial_rotary_factor",
-      "short_factor", "long_factor", "mrope_section", "mrope_interleaved", "finetuned"};
+  static const std::vector<std::string> keys = {"rope_type",
+                                                "type",
+                                                "rope_theta",
+                                                "factor",
+                                                "original_max_position_embeddings",
+                                                "beta_fast",
+                                                "beta_slow",
+                                                "truncate",
+                                                "attention_factor",
+                                                "mscale",
+                                                "mscale_all_dim",
+                                                "low_freq_factor",
+                                                "high_freq_factor",
+                                                "partial_rotary_factor",
+                                                "short_factor",
+                                                "long_factor",
+                                                "mrope_section",
+                                                "mrope_interleaved",
+                                                "finetuned"};
   return keys;
 }
 
@@ -39,22 +54,26 @@ class RopeReader {
     KTC_RETURN_IF_ERROR(read_number("original_max_position_embeddings", &rope.original_positions));
     if (rope.type == "yarn" && rope.original_positions == 0) {
       rope.original_positions = max_positions;
-      warnings_.push_back(fmt::format(
-          "{}: {} has no original_max_position_embeddings: max_position_embeddings = {} is used", file_, name_, max_positions));
+      warnings_.push_back(
+          fmt::format("{}: {} has no original_max_position_embeddings: max_position_embeddings = {} is used", file_,
+                      name_, max_positions));
     }
     if (rope.type == "llama3") {
       KTC_RETURN_IF_ERROR(require("original_max_position_embeddings", &rope.original_positions));
       KTC_RETURN_IF_ERROR(require("low_freq_factor", &rope.low_freq_factor));
       KTC_RETURN_IF_ERROR(require("high_freq_factor", &rope.high_freq_factor));
       if (!(rope.low_freq_factor > 0 && rope.high_freq_factor > rope.low_freq_factor))
-        return bad("high_freq_factor", fmt::format("{} and low_freq_factor {}", rope.high_freq_factor, rope.low_freq_factor),
+        return bad("high_freq_factor",
+                   fmt::format("{} and low_freq_factor {}", rope.high_freq_factor, rope.low_freq_factor),
                    "0 < low_freq_factor < high_freq_factor");
     }
-    if (rope.original_positions < 0) return bad("original_max_position_embeddings", fmt::format("{}", rope.original_positions), "a positive number");
+    if (rope.original_positions < 0)
+      return bad("original_max_position_embeddings", fmt::format("{}", rope.original_positions), "a positive number");
     KTC_RETURN_IF_ERROR(read_number("beta_fast", &rope.beta_fast));
     KTC_RETURN_IF_ERROR(read_number("beta_slow", &rope.beta_slow));
     if (!(rope.beta_slow > 0 && rope.beta_fast >= rope.beta_slow))
-      return bad("beta_fast", fmt::format("{} and beta_slow {}", rope.beta_fast, rope.beta_slow), "0 < beta_slow <= beta_fast");
+      return bad("beta_fast", fmt::format("{} and beta_slow {}", rope.beta_fast, rope.beta_slow),
+                 "0 < beta_slow <= beta_fast");
     for (auto [key, target] : {std::pair{"attention_factor", &rope.attention_factor}, std::pair{"mscale", &rope.mscale},
                                std::pair{"mscale_all_dim", &rope.mscale_all_dim}}) {
       double value = 0;
@@ -94,8 +113,9 @@ class RopeReader {
     const Json* scaling = pick(keys_.scaling);
     if (parameters) {
       if (scaling && type_of(*scaling) != type_of(*parameters))
-        warnings_.push_back(fmt::format("{}: {} and {} disagree about the type ({} and {}): {} is used", file_, parameters_name,
-                                        name_, type_of(*parameters), type_of(*scaling), parameters_name));
+        warnings_.push_back(fmt::format("{}: {} and {} disagree about the type ({} and {}): {} is used", file_,
+                                        parameters_name, name_, type_of(*parameters), type_of(*scaling),
+                                        parameters_name));
       object_ = parameters;
       name_ = parameters_name;
     } else {
@@ -126,7 +146,8 @@ class RopeReader {
     if (!object_) return Status();
     for (const auto& [key, value] : object_->items()) {
       if (value.is_object())
-        return bad(key, "an object", "one set of parameters for all layers: parameters by layer type are not supported");
+        return bad(key, "an object",
+                   "one set of parameters for all layers: parameters by layer type are not supported");
       const auto& known = object_keys();
       if (std::find(known.begin(), known.end(), key) != known.end()) continue;
       const std::string nearest = nearest_name(key, known);
@@ -147,7 +168,8 @@ class RopeReader {
     if (!given) return Status();
     const std::string found = given->is_string() ? given->get<std::string>() : show(*given);
     if (std::find(keys_.types.begin(), keys_.types.end(), found) == keys_.types.end())
-      return bad(newer ? "rope_type" : "type", "'" + found.substr(0, 80) + "'", fmt::format("one of {}", fmt::join(keys_.types, ", ")));
+      return bad(newer ? "rope_type" : "type", "'" + found.substr(0, 80) + "'",
+                 fmt::format("one of {}", fmt::join(keys_.types, ", ")));
     *type = found;
     return Status();
   }
@@ -160,17 +182,21 @@ class RopeReader {
     name_ = object_name;
     for (const Json* value : {nested, top})
       if (value && !(value->is_number() && std::isfinite(value->get<double>()) && value->get<double>() > 1))
-        return make_error(StatusCode::invalid_argument,
-                          {file_, value == nested ? name_ + ".rope_theta" : top_name, show(*value), "a number above 1", {}});
+        return make_error(
+            StatusCode::invalid_argument,
+            {file_, value == nested ? name_ + ".rope_theta" : top_name, show(*value), "a number above 1", {}});
     if (!nested && !top)
       return make_error(StatusCode::invalid_argument,
-                        {file_, "no base of the rotary embedding", {},
-                         fmt::format("key '{}' or '{}.rope_theta'", top_name, keys_.parameters.empty() ? "" : keys_.parameters.front()),
+                        {file_,
+                         "no base of the rotary embedding",
+                         {},
+                         fmt::format("key '{}' or '{}.rope_theta'", top_name,
+                                     keys_.parameters.empty() ? "" : keys_.parameters.front()),
                          "a default would be a guess: write the value that the model was trained with"});
     *theta = (nested ? nested : top)->get<double>();
     if (nested && top && *theta != top->get<double>())
-      warnings_.push_back(fmt::format("{}: {}.rope_theta = {} and {} = {} disagree: {}.rope_theta is used", file_, name_,
-                                      show(*nested), top_name, show(*top), name_));
+      warnings_.push_back(fmt::format("{}: {}.rope_theta = {} and {} = {} disagree: {}.rope_theta is used", file_,
+                                      name_, show(*nested), top_name, show(*top), name_));
     return Status();
   }
 
@@ -179,8 +205,9 @@ class RopeReader {
     for (const auto& [object, prefix] : {std::pair{object_, name_ + "."}, std::pair{&config_, std::string()}}) {
       const Json* partial = object ? find_key(*object, "partial_rotary_factor") : nullptr;
       if (partial && *partial != 1.0)
-        return make_error(StatusCode::unsupported,
-                          {file_, prefix + "partial_rotary_factor", show(*partial), "1: this family rotates whole heads", {}});
+        return make_error(
+            StatusCode::unsupported,
+            {file_, prefix + "partial_rotary_factor", show(*partial), "1: this family rotates whole heads", {}});
     }
     return Status();
   }
@@ -194,13 +221,16 @@ class RopeReader {
 };
 
 // YaRN's temperature: grows with the logarithm of the extension.
-double yarn_magnitude(double factor, double weight) { return factor <= 1 ? 1 : 0.1 * weight * std::log(factor) + 1; }
+double yarn_magnitude(double factor, double weight) {
+  return factor <= 1 ? 1 : 0.1 * weight * std::log(factor) + 1;
+}
 
 void apply_yarn(const RopeConfig& config, std::vector<double>* frequencies) {
   const double dim = 2.0 * static_cast<double>(frequencies->size());
   // the dimension whose wave turns `rotations` times within the positions seen in training
   auto dimension_of = [&](double rotations) {
-    return dim * std::log(config.original_positions / (rotations * 2 * std::numbers::pi)) / (2 * std::log(config.theta));
+    return dim * std::log(config.original_positions / (rotations * 2 * std::numbers::pi)) /
+           (2 * std::log(config.theta));
   };
   double low = dimension_of(config.beta_fast), high = dimension_of(config.beta_slow);
   if (config.truncate) low = std::floor(low), high = std::ceil(high);
@@ -231,7 +261,8 @@ void apply_llama3(const RopeConfig& config, std::vector<double>* frequencies) {
 double yarn_attention_factor(const RopeConfig& config) {
   if (config.attention_factor) return *config.attention_factor;
   const double mscale = config.mscale.value_or(0), all_dim = config.mscale_all_dim.value_or(0);
-  if (mscale != 0 && all_dim != 0) return yarn_magnitude(config.factor, mscale) / yarn_magnitude(config.factor, all_dim);
+  if (mscale != 0 && all_dim != 0)
+    return yarn_magnitude(config.factor, mscale) / yarn_magnitude(config.factor, all_dim);
   return yarn_magnitude(config.factor, 1);
 }
 

@@ -16,8 +16,8 @@ constexpr std::uint64_t kMaxConfig = 16ull << 20;
 constexpr std::uint64_t kMaxTokenizer = 256ull << 20;
 
 // Files that travel with a plan when they exist.
-constexpr const char* kTextFiles[] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
-                                      "chat_template.json"};
+constexpr const char* kTextFiles[] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                                      "chat_template.jinja", "chat_template.json"};
 
 using TokenIds = std::map<std::string, std::int64_t>;
 
@@ -30,7 +30,8 @@ class AddedTokens : public nlohmann::json_sax<Json> {
   bool boolean(bool) override { return true; }
   bool number_integer(number_integer_t value) override { return number(value); }
   bool number_unsigned(number_unsigned_t value) override {
-    return value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()) || number(static_cast<std::int64_t>(value));
+    return value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()) ||
+           number(static_cast<std::int64_t>(value));
   }
   bool number_float(number_float_t, const string_t&) override { return true; }
   bool string(string_t& value) override {
@@ -90,20 +91,25 @@ class TextConfigReader {
     for (const char* name : kTextFiles)
       if (fs::is_regular_file(folder_ / name, failure)) model_.text_files.emplace_back(name);
     if (!fs::exists(folder_ / "tokenizer.json", failure))
-      model_.warnings.push_back(fmt::format("{}: no tokenizer.json: plans of this model take and give token ids only", folder_.string()));
+      model_.warnings.push_back(
+          fmt::format("{}: no tokenizer.json: plans of this model take and give token ids only", folder_.string()));
     if (model_.stop_tokens.empty())
-      model_.warnings.push_back(fmt::format("{}: no end-of-text token in config.json, generation_config.json or tokenizer_config.json: "
-                                            "generation stops at its length limit only", folder_.string()));
+      model_.warnings.push_back(
+          fmt::format("{}: no end-of-text token in config.json, generation_config.json or tokenizer_config.json: "
+                      "generation stops at its length limit only",
+                      folder_.string()));
     return Status();
   }
 
  private:
   Expected<std::int32_t> token(const Json& value, const std::string& file, const std::string& key) const {
-    const bool whole = value.is_number_integer() && !(value.is_number_unsigned() && value.get<std::uint64_t>() > INT32_MAX);
+    const bool whole =
+        value.is_number_integer() && !(value.is_number_unsigned() && value.get<std::uint64_t>() > INT32_MAX);
     const std::int64_t id = whole ? value.get<std::int64_t>() : -1;
     if (id < 0 || id >= model_.vocab)
-      return make_error(StatusCode::invalid_argument,
-                        {file, key, show(value), fmt::format("a token id from 0 to {}", std::int64_t{model_.vocab} - 1), {}});
+      return make_error(
+          StatusCode::invalid_argument,
+          {file, key, show(value), fmt::format("a token id from 0 to {}", std::int64_t{model_.vocab} - 1), {}});
     return static_cast<std::int32_t>(id);
   }
 
@@ -127,7 +133,8 @@ class TextConfigReader {
     std::error_code failure;
     if (!fs::exists(path, failure)) return Status();
     KTC_ASSIGN_OR_RETURN(Json json, read_json(path, kMaxConfig));
-    if (!json.is_object()) return make_error(StatusCode::invalid_argument, {path.string(), {}, show(json), "an object", {}});
+    if (!json.is_object())
+      return make_error(StatusCode::invalid_argument, {path.string(), {}, show(json), "an object", {}});
     KTC_RETURN_IF_ERROR(read_ids(json, path.string()));
     SamplingDefaults& s = model_.sampling;
     KTC_RETURN_IF_ERROR(sampling(json, path, "temperature", 0, 1e6, &s.temperature));
@@ -164,7 +171,8 @@ class TextConfigReader {
     std::error_code failure;
     if (!fs::exists(path, failure)) return Status();
     KTC_ASSIGN_OR_RETURN(Json json, read_json(path, kMaxConfig));
-    if (!json.is_object()) return make_error(StatusCode::invalid_argument, {path.string(), {}, show(json), "an object", {}});
+    if (!json.is_object())
+      return make_error(StatusCode::invalid_argument, {path.string(), {}, show(json), "an object", {}});
     const std::string* eos = token_text(json, "eos_token");
     const std::string* bos = model_.bos_token < 0 ? token_text(json, "bos_token") : nullptr;
     if (!eos && !bos) return Status();
@@ -172,8 +180,9 @@ class TextConfigReader {
     auto id_of = [&](const std::string& text) {
       const auto it = ids.find(text);
       if (it != ids.end() && it->second < model_.vocab) return static_cast<std::int32_t>(it->second);
-      model_.warnings.push_back(fmt::format("{}: token {} is not among the added tokens of tokenizer.json: it is not used",
-                                            path.string(), show(Json(text))));
+      model_.warnings.push_back(
+          fmt::format("{}: token {} is not among the added tokens of tokenizer.json: it is not used", path.string(),
+                      show(Json(text))));
       return -1;
     };
     if (eos)

@@ -63,7 +63,9 @@ std::string shorten(std::string_view text) {
   return std::string(text.substr(0, kLongest)) + "...";
 }
 
-std::string join(const std::vector<std::string>& names) { return fmt::format("{}", fmt::join(names, ", ")); }
+std::string join(const std::vector<std::string>& names) {
+  return fmt::format("{}", fmt::join(names, ", "));
+}
 
 bool is_utf8(std::string_view text) {
   for (std::size_t i = 0; i < text.size();) {
@@ -71,10 +73,14 @@ bool is_utf8(std::string_view text) {
     int more = 0;
     std::uint32_t code = lead;
     if (lead >= 0x80) {
-      if (lead >= 0xc2 && lead < 0xe0) more = 1, code = lead & 0x1f;
-      else if (lead >= 0xe0 && lead < 0xf0) more = 2, code = lead & 0x0f;
-      else if (lead >= 0xf0 && lead < 0xf5) more = 3, code = lead & 0x07;
-      else return false;
+      if (lead >= 0xc2 && lead < 0xe0)
+        more = 1, code = lead & 0x1f;
+      else if (lead >= 0xe0 && lead < 0xf0)
+        more = 2, code = lead & 0x0f;
+      else if (lead >= 0xf0 && lead < 0xf5)
+        more = 3, code = lead & 0x07;
+      else
+        return false;
     }
     if (i + static_cast<std::size_t>(more) >= text.size()) return false;
     for (int k = 1; k <= more; ++k) {
@@ -204,7 +210,8 @@ Status text_error(std::string_view name, std::string what, std::string found, st
 
 Expected<Node> parse(std::string_view text, std::string_view name) {
   if (text.size() > kMaxText)
-    return text_error(name, "file too large", fmt::format("{} bytes", text.size()), fmt::format("at most {}", kMaxText));
+    return text_error(name, "file too large", fmt::format("{} bytes", text.size()),
+                      fmt::format("at most {}", kMaxText));
   if (text.find('\0') != std::string_view::npos || !is_utf8(text))
     return text_error(name, "not a text file", "bytes that are not UTF-8", "UTF-8 text");
   auto document = std::make_shared<Document>();
@@ -229,15 +236,20 @@ Expected<Node> parse(std::string_view text, std::string_view name) {
     const Position at{std::string(name), placed ? e.mark.line + 1 : 0, placed ? e.mark.column + 1 : 0};
     return make_error(StatusCode::invalid_argument, {to_string(at), "not valid YAML: " + e.msg, {}, {}, {}});
   } catch (const std::exception& e) {
-    return make_error(StatusCode::invalid_argument, {std::string(name), "not valid YAML: " + std::string(e.what()), {}, {}, {}});
+    return make_error(StatusCode::invalid_argument,
+                      {std::string(name), "not valid YAML: " + std::string(e.what()), {}, {}, {}});
   }
   return Node(std::move(document), 0);
 }
 
 // -------------------------------------------------------------------------------------------------------------- node
 
-Kind Node::kind() const { return document_ ? document_->values[index_].kind : Kind::null; }
-bool Node::is_plain() const { return document_ && document_->values[index_].plain; }
+Kind Node::kind() const {
+  return document_ ? document_->values[index_].kind : Kind::null;
+}
+bool Node::is_plain() const {
+  return document_ && document_->values[index_].plain;
+}
 
 Position Node::position() const {
   if (!document_) return {};
@@ -270,8 +282,8 @@ Status Node::error(std::string_view what, std::string_view expected, std::string
   }
   std::string where = path();
   if (!where.empty() && !what.empty()) where += ": ";
-  return make_error(code, {to_string(position()), where + std::string(what), shown, std::string(expected),
-                           std::string(remedy)});
+  return make_error(
+      code, {to_string(position()), where + std::string(what), shown, std::string(expected), std::string(remedy)});
 }
 
 Status Node::not_one_of(const std::vector<std::string>& names) const {
@@ -301,8 +313,10 @@ Expected<std::int64_t> Node::integer(std::int64_t least, std::int64_t most) cons
   std::string expected = "an integer";
   constexpr std::int64_t kLowest = std::numeric_limits<std::int64_t>::min();
   constexpr std::int64_t kHighest = std::numeric_limits<std::int64_t>::max();
-  if (least != kLowest && most != kHighest) expected += fmt::format(" from {} to {}", least, most);
-  else if (least != kLowest) expected += fmt::format(" of at least {}", least);
+  if (least != kLowest && most != kHighest)
+    expected += fmt::format(" from {} to {}", least, most);
+  else if (least != kLowest)
+    expected += fmt::format(" of at least {}", least);
   if (is_plain()) {
     const std::string& text = document_->values[index_].text;
     const std::size_t digits = text.starts_with('-') ? 1 : 0;
@@ -424,8 +438,11 @@ Expected<Node> Map::require(std::string_view key) const {
   if (has(key)) return (*this)[key];
   const std::string where = node_.path();
   return make_error(StatusCode::invalid_argument,
-                    {to_string(node_.position()), fmt::format("key '{}' is missing", key) + (where.empty() ? "" : " in " + where),
-                     {}, {}, {}});
+                    {to_string(node_.position()),
+                     fmt::format("key '{}' is missing", key) + (where.empty() ? "" : " in " + where),
+                     {},
+                     {},
+                     {}});
 }
 
 }  // namespace ktc::yaml

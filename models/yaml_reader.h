@@ -1,6 +1,7 @@
-// A strict reader for the project's YAML files (family declarations, policies, targets). Everything that plain YAML lets
-// slip by is an error with file:line:column: duplicate keys, unknown keys, values of the wrong kind, aliases and tags, a
-// second document. Numbers and booleans are what they look like: `true` and `false` only, no octal, quotes make a string.
+// A strict reader for the project's YAML files (family declarations, policies, targets). Everything that plain YAML
+// lets slip by is an error with file:line:column: duplicate keys, unknown keys, values of the wrong kind, aliases and
+// tags, a second document. Numbers and booleans are what they look like: `true` and `false` only, no octal, quotes make
+// a string.
 //
 // Limits against hostile input: 1 MiB of text, 64 levels, 100,000 nodes; no anchors or aliases, so nothing can expand.
 // Threading: a parsed document is immutable; nodes are handles that keep it alive and may be copied between threads.
@@ -35,7 +36,8 @@ struct Document;
 class Map;
 struct Entry;
 
-// One value of the document. Every accessor states what it wants; a mismatch is an error with place, found and expected.
+// One value of the document. Every accessor states what it wants; a mismatch is an error with place, found and
+// expected.
 class Node {
  public:
   Node() = default;
@@ -50,8 +52,8 @@ class Node {
   Position position() const;
   // Where the value stands in the tree: "rules[2].place.device"; empty at the root.
   std::string path() const;
-  // A diagnostic about this value: "policy.yaml:4:11: rules[2].place.device: WHAT: found FOUND, expected EXPECTED; REMEDY".
-  // An empty `found` is filled with the value itself (shortened) or its kind.
+  // A diagnostic about this value: "policy.yaml:4:11: rules[2].place.device: WHAT: found FOUND, expected EXPECTED;
+  // REMEDY". An empty `found` is filled with the value itself (shortened) or its kind.
   Status error(std::string_view what, std::string_view expected, std::string_view remedy = {},
                std::string_view found = {}, StatusCode code = StatusCode::invalid_argument) const;
 
@@ -59,9 +61,9 @@ class Node {
   Expected<bool> boolean() const;        // true, false
   Expected<std::int64_t> integer(std::int64_t least = std::numeric_limits<std::int64_t>::min(),
                                  std::int64_t most = std::numeric_limits<std::int64_t>::max()) const;
-  Expected<double> number() const;         // finite; 1, 1.5, 1e-6
-  Expected<std::uint64_t> bytes() const;   // "24GiB", "512MiB", "1.5TiB", "64KiB", "100B": the unit is required
-  Expected<double> percent() const;        // "10%", "12.5%" -> 0.1, 0.125; 0..100 %
+  Expected<double> number() const;        // finite; 1, 1.5, 1e-6
+  Expected<std::uint64_t> bytes() const;  // "24GiB", "512MiB", "1.5TiB", "64KiB", "100B": the unit is required
+  Expected<double> percent() const;       // "10%", "12.5%" -> 0.1, 0.125; 0..100 %
   Expected<std::vector<Node>> sequence() const;
   // A map whose keys are the caller's (`keys` is everything allowed): an unknown key is an error that lists them and
   // suggests the nearest.
@@ -106,7 +108,7 @@ class Map {
   bool has(std::string_view key) const;
   Node operator[](std::string_view key) const;  // a null Node when absent
   Expected<Node> require(std::string_view key) const;
-  const Node& node() const { return node_; }    // the map itself, for errors about it as a whole
+  const Node& node() const { return node_; }  // the map itself, for errors about it as a whole
 
   template <typename T>
   Status read(std::string_view key, T* target) const {

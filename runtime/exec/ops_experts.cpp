@@ -7,7 +7,8 @@
 namespace ktc::exec {
 
 void run_step(const RouteStep& s, const StepState& state) {
-  matmul_phase(*state.workers, state.tokens, s.experts, s.w.columns, s.w.row_bytes,
+  const std::size_t rows = state.count(s.of_rows);
+  matmul_phase(*state.workers, rows, s.experts, s.w.columns, s.w.row_bytes,
                [&](std::size_t m, std::size_t m_end, std::size_t n, std::size_t n_end) {
                  kernels::MatmulArgs args = {};
                  args.x = s.x.row(m);
@@ -22,10 +23,10 @@ void run_step(const RouteStep& s, const StepState& state) {
                  args.n_end = n_end;
                  s.matmul(args);
                });
-  row_phase(*state.workers, state.tokens, 8 * s.experts, [&](std::size_t begin, std::size_t end) {
-    for (std::size_t t = begin; t < end; ++t) {
+  row_phase(*state.workers, rows, 8 * s.experts, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t r = begin; r < end; ++r) {
       kernels::RouteArgs args = {};
-      args.logits = s.logits + t * s.experts;
+      args.logits = s.logits + r * s.experts;
       args.bias = s.bias;
       args.experts = s.experts;
       args.top_k = s.top_k;
@@ -34,8 +35,8 @@ void run_step(const RouteStep& s, const StepState& state) {
       args.sigmoid = s.sigmoid;
       args.normalise = s.normalise;
       args.scale = s.scale;
-      args.ids = s.ids.row(t);
-      args.weights = s.weights.row(t);
+      args.ids = s.ids.row(r);
+      args.weights = s.weights.row(r);
       kernels::route_token(args);
     }
   });
@@ -43,14 +44,14 @@ void run_step(const RouteStep& s, const StepState& state) {
 
 namespace {
 
-// Counting sort of the (token, k) pairs by expert; within an expert pairs stay in token order. Fills pair_token, pair_weight,
+// Counting sort of the (row, k) pairs by expert; within an expert pairs stay in row order. Fills pair_row, pair_weight,
 // first and active; returns the number of active experts. An id outside the bank (logits were NaN) gets no pair.
-std::size_t sort_pairs(const ExpertsStep& s, std::size_t tokens) {
+std::size_t sort_pairs(const ExpertsStep& s, std::size_t rows) {
   std::fill_n(s.first, s.experts + 1, 0u);
   const auto valid = [&s](std::int32_t id) { return static_cast<std::uint32_t>(id) < s.experts; };
-  for (std::size_t t = 0; t < tokens; ++t)
+  for (std::size_t r = 0; r < rows; ++r)
     for (std::size_t k = 0; k < s.top_k; ++k)
-      if (const std::int32_t id = s.ids.row(t)[k]; valid(id)) ++s.first[id + 1];
+      if (const std::int32_t id = s.ids.row(r)[k]; valid(id)) ++s.first[id + 1];
   std::size_t active = 0;
   for (std::size_t e = 0; e < s.experts; ++e) {
     if (s.first[e + 1] != 0) s.active[active++] = static_cast<std::uint32_t>(e);
@@ -58,13 +59,13 @@ std::size_t sort_pairs(const ExpertsStep& s, std::size_t tokens) {
     s.first[e + 1] += s.first[e];
   }
   // Place with first[e] as the cursor of e; afterwards first[e] is where e + 1 begins, so shift back.
-  for (std::size_t t = 0; t < tokens; ++t) {
+  for (std::size_t r = 0; r < rows; ++r) {
     for (std::size_t k = 0; k < s.top_k; ++k) {
-      const std::int32_t id = s.ids.row(t)[k];
+      const std::int32_t id = s.ids.row(r)[k];
       if (!valid(id)) continue;
       const std::uint32_t pair = s.first[id]++;
-      s.pair_token[pair] = static_cast<std::uint32_t>(t);
-      s.pair_weight[pair] = s.weights.row(t)[k];
+      s.pair_row[pair] = static_cast<std::uint32_t>(r);
+      s.pair_weight[pair] = s.weights.row(r)[k];
     }
   }
   for (std::size_t e = s.experts; e > 0; --e) s.first[e] = s.first[e - 1];
@@ -75,24 +76,24 @@ std::size_t sort_pairs(const ExpertsStep& s, std::size_t tokens) {
 }  // namespace
 
 void run_step(const ExpertsStep& s, const StepState& state) {
-  const std::size_t tokens = state.tokens, threads = static_cast<std::size_t>(state.workers->threads());
-  if (tokens == 0) return;
-  const std::size_t active = sort_pairs(s, tokens);
+  const std::size_t rows = state.count(s.of_rows), threads = static_cast<std::size_t>(state.workers->threads());
+  if (rows == 0) return;
+  const std::size_t active = sort_pairs(s, rows);
   const auto pairs_of = [&s](std::uint32_t e) { return std::size_t{s.first[e + 1] - s.first[e]}; };
 
-  // Gate and up: one expert and one block of intermediate columns per item, experts with many tokens first.
+  // Gate and up: one expert and one block of intermediate columns per item, experts with many rows first.
   if (active != 0) {
     std::uint32_t* busiest = state.busy_experts;
     std::copy_n(s.active, active, busiest);
-    if (active < tokens * s.top_k)
+    if (active < rows * s.top_k)
       std::sort(busiest, busiest + active, [&](std::uint32_t a, std::uint32_t b) {
         return pairs_of(a) != pairs_of(b) ? pairs_of(a) > pairs_of(b) : a < b;
       });
     const std::size_t depth = s.gate_up.columns;
     const std::size_t step = column_block(s.intermediate, 2 * s.gate_up.row_bytes, active, threads);
     const std::size_t column_blocks = blocks(s.intermediate, step);
-    const std::size_t rows_each = blocks(tokens * s.top_k, active);
-    const std::size_t grain = claim_grain(2 * rows_each * step * depth);
+    const std::size_t pairs_each = blocks(rows * s.top_k, active);
+    const std::size_t grain = claim_grain(2 * pairs_each * step * depth);
     state.workers->parallel_for(active * column_blocks, grain, [&](std::size_t begin, std::size_t end) {
       for (std::size_t item = begin; item < end; ++item) {
         const std::uint32_t expert = busiest[item / column_blocks];
@@ -103,7 +104,7 @@ void run_step(const ExpertsStep& s, const StepState& state) {
           kernels::MatmulArgs args = {};
           args.x = s.x.data;
           args.x_stride = s.x.stride;
-          args.x_rows = s.pair_token + pair;
+          args.x_rows = s.pair_row + pair;
           args.w = s.gate_up.matrix(expert);
           args.w_row_bytes = s.gate_up.row_bytes;
           args.y = s.hidden + pair * s.intermediate;
@@ -118,15 +119,15 @@ void run_step(const ExpertsStep& s, const StepState& state) {
     });
   }
 
-  // Down: one block of output columns per item, for all tokens. Its owner adds the experts in ascending order, so each sum has
+  // Down: one block of output columns per item, for all rows. Its owner adds the experts in ascending order, so each sum has
   // one order whatever the neighbours and the workers.
   const std::size_t columns = s.out.columns;
   const std::size_t step = column_block(columns, s.down.row_bytes, 1, threads);
-  const std::size_t work = tokens * s.top_k * step * s.intermediate;
+  const std::size_t work = rows * s.top_k * step * s.intermediate;
   state.workers->parallel_for(blocks(columns, step), claim_grain(work), [&](std::size_t begin, std::size_t end) {
     for (std::size_t item = begin; item < end; ++item) {
       const std::size_t n = item * step, n_end = std::min(columns, n + step);
-      for (std::size_t t = 0; t < tokens; ++t) std::memset(s.out.row(t) + n, 0, (n_end - n) * sizeof(float));
+      for (std::size_t r = 0; r < rows; ++r) std::memset(s.out.row(r) + n, 0, (n_end - n) * sizeof(float));
       for (std::size_t i = 0; i < active; ++i) {
         const std::uint32_t expert = s.active[i];
         const std::size_t pair = s.first[expert];
@@ -137,7 +138,7 @@ void run_step(const ExpertsStep& s, const StepState& state) {
         args.w_row_bytes = s.down.row_bytes;
         args.y = s.out.data;
         args.y_stride = s.out.stride;
-        args.y_rows = s.pair_token + pair;
+        args.y_rows = s.pair_row + pair;
         args.scale = s.pair_weight + pair;
         args.m = pairs_of(expert);
         args.k = s.intermediate;

@@ -1,6 +1,7 @@
 #include "runtime/exec/parallel.h"
 
 #include <oneapi/tbb/global_control.h>
+#include <oneapi/tbb/info.h>
 #include <oneapi/tbb/parallel_for.h>
 #include <oneapi/tbb/partitioner.h>
 #include <oneapi/tbb/task_arena.h>
@@ -8,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <optional>
 #include <string>
 
 #if defined(__SANITIZE_THREAD__)
@@ -24,9 +26,10 @@
 namespace ktc::exec {
 
 struct Workers::Arena {
-  explicit Arena(int threads)
-      // more workers than CPUs are allowed when the user asks for them: tests do
-      : control(tbb::global_control::max_allowed_parallelism, static_cast<std::size_t>(threads)), arena(threads) {
+  explicit Arena(int threads) : arena(threads) {
+    // More workers than CPUs only when the user asks for them: the smallest such control of a process holds for all its arenas.
+    if (threads > tbb::info::default_concurrency())
+      control.emplace(tbb::global_control::max_allowed_parallelism, static_cast<std::size_t>(threads));
     arena.initialize();
   }
 
@@ -39,7 +42,7 @@ struct Workers::Arena {
   alignas(64) std::atomic<std::size_t> left{0};  // visits that ended
   bool entered = false;
 
-  tbb::global_control control;
+  std::optional<tbb::global_control> control;
   tbb::task_arena arena;
 
   void drain() {
@@ -78,6 +81,9 @@ Arena& handed_over(Arena* const& in_task) {
 Workers::~Workers() = default;
 
 Expected<std::unique_ptr<Workers>> Workers::create(int threads) {
+  if (threads > kMostThreads)
+    return make_error(StatusCode::invalid_argument, {"threads", "too many", std::to_string(threads),
+                                                     "at most " + std::to_string(kMostThreads), ""});
   std::unique_ptr<Workers> workers(new Workers);
   workers->threads_ = std::max(1, threads);
   if (workers->threads_ == 1) return workers;

@@ -11,9 +11,11 @@
 
 namespace ktc::exec {
 
+constexpr int kMostThreads = 1024;
+
 class Workers {
  public:
-  // `threads` (at least 1) includes the calling thread. Errors: the system refuses threads or memory.
+  // `threads` (less than 1: 1) includes the calling thread. Errors: more than kMostThreads; the system refuses threads or memory.
   static Expected<std::unique_ptr<Workers>> create(int threads);
   ~Workers();
   Workers(const Workers&) = delete;

@@ -120,22 +120,24 @@ struct RouteStep {
   std::size_t experts, top_k, groups, topk_groups;
   bool sigmoid, normalise;
   float scale;
-  float* logits;  // workspace [tokens, experts]
+  float* logits;  // workspace [rows, experts]
   kernels::MatmulFn matmul;
+  bool of_rows;
 };
 struct ExpertsStep {
   Matrix x, weights, out;
   Ids ids;
   Weight gate_up, down;
   std::size_t experts, top_k, intermediate;
-  float* hidden;               // workspace [tokens * top_k, intermediate], sorted by expert
-  std::uint32_t* pair_token;   // workspace [tokens * top_k]: the token of each sorted pair
-  std::uint32_t* active;       // workspace [tokens * top_k]: experts with tokens, ascending
+  float* hidden;               // workspace [rows * top_k, intermediate], sorted by expert
+  std::uint32_t* pair_row;     // workspace [rows * top_k]: the row of each sorted pair
+  std::uint32_t* active;       // workspace [rows * top_k]: experts with rows, ascending
   std::uint32_t* first;        // workspace [experts + 1]: first sorted pair of each expert
-  float* pair_weight;          // workspace [tokens * top_k]
+  float* pair_weight;          // workspace [rows * top_k]
   std::uint64_t* activations;  // [experts], added to; or null
   kernels::GateUpFn gate_up_fn;
   kernels::MatmulFn matmul;
+  bool of_rows;
 };
 struct MlpStep {
   Matrix x, out;

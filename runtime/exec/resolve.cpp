@@ -185,6 +185,7 @@ class StepResolver {
     s.scale = op.scale;
     s.logits = reinterpret_cast<float*>(workspace());
     s.matmul = kernels_.matmul(view(op.w).format);
+    s.of_rows = of_rows();
     return Step(s);
   }
 
@@ -201,13 +202,14 @@ class StepResolver {
     s.experts = view(op.w_gate_up).batch;
     s.top_k = s.ids.columns;
     s.intermediate = s.down.columns;
-    const std::uint64_t pairs = std::uint64_t{entry_.max_tokens} * s.top_k;
-    const ExpertsWorkspace space = experts_workspace(entry_.max_tokens, s.top_k, s.intermediate, s.experts);
+    s.of_rows = of_rows();
+    const std::uint64_t pairs = bound() * s.top_k;
+    const ExpertsWorkspace space = experts_workspace(bound(), s.top_k, s.intermediate, s.experts);
     std::byte* area = workspace();
     s.hidden = reinterpret_cast<float*>(area);
     area += space.hidden;
-    s.pair_token = reinterpret_cast<std::uint32_t*>(area);
-    s.active = s.pair_token + pairs;
+    s.pair_row = reinterpret_cast<std::uint32_t*>(area);
+    s.active = s.pair_row + pairs;
     area += space.pairs;
     s.first = reinterpret_cast<std::uint32_t*>(area);
     area += space.offsets;

@@ -121,6 +121,28 @@ TEST_P(ExecutorBits, SequencesShareTheirFirstPages) {
   EXPECT_TRUE(same_bits(second.logits, Logits(alone.begin() + static_cast<std::ptrdiff_t>(common), alone.end())));
 }
 
+// A plan may run its last experts on the rows that need logits alone.
+TEST_P(ExecutorBits, LastExpertsOnSomeRows) {
+  TinyOptions early_options = options();
+  early_options.select_early = true;
+  const OnDisk early(early_options);
+  const auto executor = early.open(2, GetParam().isa), all = open(2);
+  ASSERT_TRUE(executor != nullptr && all != nullptr);
+  const std::vector<std::int32_t> ids = random_ids(40, 51);
+  Logits expected = run_alone(*all, ids, {33});
+  EXPECT_TRUE(same_bits(run_alone(*executor, ids, {33}, 1), expected));
+  const std::vector<std::uint32_t> pages = make_sequence(*executor, ids, 2).pages;
+  const std::vector<exec::StepSequence> step = {{ids, 0, pages, 38}};
+  const auto result = executor->run(step);
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  ASSERT_EQ(result->rows, 2u);
+  EXPECT_TRUE(same_bits({{result->row(0), result->row(0) + TinyModel::kVocabulary},
+                         {result->row(1), result->row(1) + TinyModel::kVocabulary}},
+                        {expected[38], expected[39]}));
+  const std::vector<exec::StepSequence> silent = {{ids, 0, pages, 40}};
+  EXPECT_TRUE(executor->run(silent).ok());
+}
+
 INSTANTIATE_TEST_SUITE_P(All, ExecutorBits, testing::ValuesIn(cases()), name_of);
 
 }  // namespace

@@ -101,6 +101,13 @@ TEST(ParallelThreads, TwoExecutorsAtOnce) {
   EXPECT_EQ(other, mine);
 }
 
+TEST(ParallelThreads, RefusesTooMany) {
+  const auto refused = Workers::create(1025);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), StatusCode::invalid_argument);
+  EXPECT_EQ(refused.status().message(), "threads: too many: found 1025, expected at most 1024");
+}
+
 // Shapes from small to very large models: a decode of one token gives every worker something, and no item is cut finer than a
 // cache line or larger than what the cache holds.
 TEST(Partition, DecodeBalancesAndPrefillFitsTheCache) {

@@ -27,10 +27,12 @@ TEST(Account, LayerNumbers) {
   EXPECT_EQ(layer_number("").number, -1);
 }
 
-// ---------------------------------------------------------------------------------------- user problem 3: expert storage
+// ---------------------------------------------------------------------------------------- user problem 3: expert
+// storage
 
 TEST(Account, BothExpertStoragesFillTheSameSlots) {
-  for (const auto& make : std::vector<std::function<FakeCheckpoint()>>{[] { return make_qwen3_moe(); }, [] { return make_deepseek_v3(); }}) {
+  for (const auto& make : std::vector<std::function<FakeCheckpoint()>>{[] { return make_qwen3_moe(); },
+                                                                       [] { return make_deepseek_v3(); }}) {
     FakeCheckpoint one = make();
     FakeCheckpoint packed = make();
     packed.pack_experts();
@@ -43,7 +45,8 @@ TEST(Account, BothExpertStoragesFillTheSameSlots) {
     ASSERT_EQ(a.model->slots.size(), b.model->slots.size());
     for (std::size_t i = 0; i < a.model->slots.size(); ++i) {
       const WeightSlot &x = a.model->slots[i], &y = b.model->slots[i];
-      EXPECT_EQ(std::tie(x.name, x.batch, x.rows, x.columns, x.type), std::tie(y.name, y.batch, y.rows, y.columns, y.type));
+      EXPECT_EQ(std::tie(x.name, x.batch, x.rows, x.columns, x.type),
+                std::tie(y.name, y.batch, y.rows, y.columns, y.type));
     }
   }
 }
@@ -59,8 +62,8 @@ TEST(Account, PlacesOfExpertPieces) {
   for (const TensorPiece& piece : slot->pieces) {
     const bool up = o.model->tensors[piece.tensor].name.find("up_proj") != std::string::npos;
     EXPECT_EQ(piece.row_begin, up ? 24u : 0u);  // gate rows first
-    EXPECT_EQ(o.model->tensors[piece.tensor].name,
-              "model.layers.1.mlp.experts." + std::to_string(piece.batch_begin) + (up ? ".up_proj.weight" : ".gate_proj.weight"));
+    EXPECT_EQ(o.model->tensors[piece.tensor].name, "model.layers.1.mlp.experts." + std::to_string(piece.batch_begin) +
+                                                       (up ? ".up_proj.weight" : ".gate_proj.weight"));
   }
 }
 
@@ -82,8 +85,10 @@ TEST(Account, MisspelledPackedTensor) {
   packed.rename("model.layers.1.mlp.experts.down_proj", "model.layers.1.mlp.experts.down_porj");
   EXPECT_EQ(read(packed).error,
             "M: 2 of the checkpoint's tensors do not fit family qwen3_moe: missing "
-            "'model.layers.1.mlp.experts.0.down_proj.weight' [48, 24] and 3 more or 'model.layers.1.mlp.experts.down_proj' [4, 48, "
-            "24] (slot model.layers.1.mlp.experts.down); unknown 'model.layers.1.mlp.experts.down_porj' [4, 48, 24] (did you mean "
+            "'model.layers.1.mlp.experts.0.down_proj.weight' [48, 24] and 3 more or "
+            "'model.layers.1.mlp.experts.down_proj' [4, 48, "
+            "24] (slot model.layers.1.mlp.experts.down); unknown 'model.layers.1.mlp.experts.down_porj' [4, 48, 24] "
+            "(did you mean "
             "'model.layers.1.mlp.experts.down_proj'?); config.json and tensors must describe the same model");
 }
 
@@ -92,11 +97,13 @@ TEST(Account, TransposedPackedExpertsAreRefused) {
   packed.pack_experts();
   packed.at("model.layers.0.mlp.experts.gate_up_proj").shape = {4, 32, 48};
   EXPECT_EQ(read(packed).error,
-            "M: 1 of the checkpoint's tensors do not fit family qwen3_moe: misshapen 'model.layers.0.mlp.experts.gate_up_proj': found "
+            "M: 1 of the checkpoint's tensors do not fit family qwen3_moe: misshapen "
+            "'model.layers.0.mlp.experts.gate_up_proj': found "
             "[4, 32, 48], expected [4, 48, 32]; config.json and tensors must describe the same model");
 }
 
-// -------------------------------------------------------------------------------------------- user problem 4: MTP layers
+// -------------------------------------------------------------------------------------------- user problem 4: MTP
+// layers
 
 FakeCheckpoint with_mtp(const std::string& prefix) {
   FakeCheckpoint c = make_deepseek_v3();
@@ -127,7 +134,8 @@ TEST(Account, MtpLayersAreSkippedWhateverTheirPrefix) {
     // the main model does not notice
     ASSERT_EQ(o.model->slots.size(), plain.model->slots.size());
     ASSERT_EQ(o.model->modules.size(), plain.model->modules.size());
-    for (std::size_t i = 0; i < plain.model->slots.size(); ++i) EXPECT_EQ(o.model->slots[i].name, plain.model->slots[i].name);
+    for (std::size_t i = 0; i < plain.model->slots.size(); ++i)
+      EXPECT_EQ(o.model->slots[i].name, plain.model->slots[i].name);
   }
 }
 
@@ -136,8 +144,9 @@ TEST(Account, AnnouncedMtpLayerThatIsAbsent) {
   c.config["num_nextn_predict_layers"] = 1;
   const ReadOutcome o = read(c);
   EXPECT_EQ(o.error, "");
-  EXPECT_THAT(o.warnings, ElementsAre("M/config.json: num_nextn_predict_layers = 1 announces layers that the checkpoint does not "
-                                      "have; generation does not need them"));
+  EXPECT_THAT(o.warnings,
+              ElementsAre("M/config.json: num_nextn_predict_layers = 1 announces layers that the checkpoint does not "
+                          "have; generation does not need them"));
 }
 
 TEST(Account, UnannouncedLayerIsSkippedOnlyIfItLooksLikeMtp) {
@@ -148,8 +157,9 @@ TEST(Account, UnannouncedLayerIsSkippedOnlyIfItLooksLikeMtp) {
   FakeCheckpoint q = make_qwen3_moe();
   q.config["num_hidden_layers"] = 1;
   const std::string error = read(q).error;
-  EXPECT_THAT(error, testing::StartsWith("M: 21 of the checkpoint's tensors do not fit family qwen3_moe: unknown "
-                                         "'model.layers.1.input_layernorm.weight' [48] (of layer 1, but num_hidden_layers = 1); "));
+  EXPECT_THAT(error, testing::StartsWith(
+                         "M: 21 of the checkpoint's tensors do not fit family qwen3_moe: unknown "
+                         "'model.layers.1.input_layernorm.weight' [48] (of layer 1, but num_hidden_layers = 1); "));
   EXPECT_THAT(error, testing::EndsWith("; and 11 more; config.json and tensors must describe the same model"));
 }
 
@@ -163,10 +173,12 @@ TEST(Account, BuffersAndVisionTowersAreSkipped) {
   expect_exact_cover(*o.model);
   std::vector<std::string> skipped;
   for (const auto& s : o.model->skipped) skipped.push_back(describe(s));
-  EXPECT_THAT(skipped, ElementsAre("vision tower: 1 layer, 2 tensors, 64 bytes", "rotary frequencies are computed: 1 layer, 1 tensor, 32 bytes"));
+  EXPECT_THAT(skipped, ElementsAre("vision tower: 1 layer, 2 tensors, 64 bytes",
+                                   "rotary frequencies are computed: 1 layer, 1 tensor, 32 bytes"));
 }
 
-// ------------------------------------------------------------------------------------------------------------ tied heads
+// ------------------------------------------------------------------------------------------------------------ tied
+// heads
 
 TEST(Account, TiedHead) {
   FakeCheckpoint c = make_qwen3_moe({.tied = true});
@@ -182,8 +194,10 @@ TEST(Account, TiedHead) {
   }
   c.config["tie_word_embeddings"] = false;
   EXPECT_EQ(read(c).error,
-            "M: 1 of the checkpoint's tensors do not fit family qwen3_moe: missing 'lm_head.weight' although tie_word_embeddings is "
-            "false: set tie_word_embeddings to true if the head shares the embedding, or fetch the tensor again; config.json and "
+            "M: 1 of the checkpoint's tensors do not fit family qwen3_moe: missing 'lm_head.weight' although "
+            "tie_word_embeddings is "
+            "false: set tie_word_embeddings to true if the head shares the embedding, or fetch the tensor again; "
+            "config.json and "
             "tensors must describe the same model");
 }
 
@@ -205,8 +219,9 @@ TEST(Account, RedundantHead) {
   ReadOutcome o = read(c);
   ASSERT_EQ(o.error, "");
   EXPECT_TRUE(o.model->tied_head);
-  EXPECT_THAT(o.warnings, ElementsAre("M/config.json: tie_word_embeddings is true and 'lm_head.weight' repeats the embedding: the "
-                                      "tensor is not used"));
+  EXPECT_THAT(o.warnings,
+              ElementsAre("M/config.json: tie_word_embeddings is true and 'lm_head.weight' repeats the embedding: the "
+                          "tensor is not used"));
   ASSERT_EQ(o.model->skipped.size(), 1u);
   EXPECT_EQ(describe(o.model->skipped[0]), "output head, tied to the embedding: 1 tensor, 6144 bytes");
   expect_exact_cover(*o.model);
@@ -215,20 +230,25 @@ TEST(Account, RedundantHead) {
   o = read(c);
   ASSERT_EQ(o.error, "");
   EXPECT_TRUE(o.model->tied_head);
-  EXPECT_THAT(o.warnings, ElementsAre("M/config.json: tie_word_embeddings is true, but 'lm_head.weight' differs from the embedding: "
-                                      "the embedding is used; set tie_word_embeddings to false to use the tensor"));
+  EXPECT_THAT(
+      o.warnings,
+      ElementsAre("M/config.json: tie_word_embeddings is true, but 'lm_head.weight' differs from the embedding: "
+                  "the embedding is used; set tie_word_embeddings to false to use the tensor"));
 }
 
-// --------------------------------------------------------------------------------------------------------------- misfits
+// ---------------------------------------------------------------------------------------------------------------
+// misfits
 
 TEST(Account, MissingTensor) {
   FakeCheckpoint c = make_qwen3_moe();
   c.remove("model.layers.1.self_attn.q_norm.weight");
   c.remove("model.layers.0.mlp.experts.2.up_proj.weight");
-  EXPECT_EQ(read(c).error,
-            "M: 2 of the checkpoint's tensors do not fit family qwen3_moe: missing 'model.layers.0.mlp.experts.2.up_proj.weight' "
-            "[24, 48] (slot model.layers.0.mlp.experts.gate_up); missing 'model.layers.1.self_attn.q_norm.weight' [16] (slot "
-            "model.layers.1.self_attn.q_norm); incomplete download? fetch the checkpoint again");
+  EXPECT_EQ(
+      read(c).error,
+      "M: 2 of the checkpoint's tensors do not fit family qwen3_moe: missing "
+      "'model.layers.0.mlp.experts.2.up_proj.weight' "
+      "[24, 48] (slot model.layers.0.mlp.experts.gate_up); missing 'model.layers.1.self_attn.q_norm.weight' [16] (slot "
+      "model.layers.1.self_attn.q_norm); incomplete download? fetch the checkpoint again");
 }
 
 TEST(Account, UnknownMisshapenAndWrongType) {
@@ -239,10 +259,12 @@ TEST(Account, UnknownMisshapenAndWrongType) {
   c.at("model.layers.1.mlp.experts.3.up_proj.weight").dtype = "F32";
   EXPECT_EQ(read(c).error,
             "M: 5 of the checkpoint's tensors do not fit family qwen3_moe: missing 'model.norm.weight' [48] (slot "
-            "model.norm.weight); misshapen 'model.layers.0.self_attn.q_proj.weight': found [48, 48], expected [64, 48]; type of "
+            "model.norm.weight); misshapen 'model.layers.0.self_attn.q_proj.weight': found [48, 48], expected [64, "
+            "48]; type of "
             "'model.layers.0.self_attn.k_proj.weight': found F8_E4M3, expected BF16, F32 or F16; type of "
             "'model.layers.1.mlp.experts.3.up_proj.weight': found F32, expected BF16 like the other tensors of slot "
-            "model.layers.1.mlp.experts.gate_up; unknown 'model.nrom.weight' [48] (did you mean 'model.norm.weight'?); config.json "
+            "model.layers.1.mlp.experts.gate_up; unknown 'model.nrom.weight' [48] (did you mean 'model.norm.weight'?); "
+            "config.json "
             "and tensors must describe the same model");
 }
 
@@ -272,7 +294,8 @@ TEST(Account, AHostileNumberOfLayersOrExpertsEndsQuickly) {
   EXPECT_THAT(read(c).error, testing::StartsWith("M: more than "));
   c = make_qwen3_moe();
   c.config["num_experts"] = 2'000'000'000;
-  EXPECT_THAT(read(c).error, testing::MatchesRegex("qwen3_moe.yaml:[0-9]+:[0-9]+: batch: found 2000000000, expected 1 to 16384"));
+  EXPECT_THAT(read(c).error,
+              testing::MatchesRegex("qwen3_moe.yaml:[0-9]+:[0-9]+: batch: found 2000000000, expected 1 to 16384"));
   c.config["num_experts"] = 16384;
   c.config["num_hidden_layers"] = 2'000'000'000;
   EXPECT_THAT(read(c).error, testing::StartsWith("M: more than "));

@@ -1,5 +1,5 @@
-// Damaged files: truncations at every byte and random flips of config.json, the index and a family file end in a value or a
-// Status, never a crash, and never in a large allocation.
+// Damaged files: truncations at every byte and random flips of config.json, the index and a family file end in a value
+// or a Status, never a crash, and never in a large allocation.
 #include <random>
 
 #include "model_test_support.h"
@@ -16,26 +16,41 @@ using ktc::test::TemporaryFolder;
 using ktc::test::write_text;
 
 std::string flip(std::string text, std::mt19937& random) {
-  for (unsigned n = 1 + random() % 3; n > 0 && !text.empty(); --n) text[random() % text.size()] = static_cast<char>(random() % 256);
+  for (unsigned n = 1 + random() % 3; n > 0 && !text.empty(); --n)
+    text[random() % text.size()] = static_cast<char>(random() % 256);
   return text;
 }
 
 TEST(Damage, ConfigJson) {
-  for (const auto& checkpoint : {make_qwen3_moe(), make_deepseek_v3()}) {
+  for (const auto& [name, checkpoint] :
+       {std::pair{"qwen3_moe.yaml", make_qwen3_moe()}, std::pair{"deepseek_v3.yaml", make_deepseek_v3()}}) {
+    const auto family = parse_family(read_text(kFamilies / name), name);
+    ASSERT_TRUE(family.ok());
+    const std::string good = checkpoint.config.dump(1);
+    auto read = [&](const std::string& text) {
+      auto json = parse_json(text, "config.json");
+      std::vector<std::string> warnings;
+      if (!json.ok()) return false;
+      auto config = read_config(*family, *json, "config.json", &warnings);
+      if (config.ok()) (void)config->enter_layer(1);
+      return config.ok();
+    };
+    EXPECT_TRUE(read(good));
+    for (std::size_t n = 0; n < good.size(); ++n) EXPECT_FALSE(read(good.substr(0, n))) << n;
+    std::mt19937 random(3);
+    for (int round = 0; round < 5000; ++round) (void)read(flip(good, random));
+
+    // and through the whole reader
     TemporaryFolder folder;
     checkpoint.write(folder.path());
-    const std::string good = checkpoint.config.dump(1);
-    std::mt19937 random(3);
-    int read = 0;
-    for (std::size_t n = 0; n < good.size(); n += 2) {
+    for (std::size_t n = 0; n < good.size(); n += 31) {
       write_text(folder.path() / "config.json", good.substr(0, n));
       EXPECT_FALSE(read_model(folder.path(), kFamilies).ok()) << n;
     }
-    for (int round = 0; round < 500; ++round) {
+    for (int round = 0; round < 150; ++round) {
       write_text(folder.path() / "config.json", flip(good, random));
-      read += read_model(folder.path(), kFamilies).ok();
+      (void)read_model(folder.path(), kFamilies);
     }
-    EXPECT_LT(read, 500);
   }
 }
 
@@ -44,8 +59,27 @@ TEST(Damage, ConfigNumbers) {
   auto checkpoint = make_deepseek_v3();
   TemporaryFolder folder;
   checkpoint.write(folder.path());
-  const nlohmann::json values[] = {0, -1, 1, 2, 3, 7, 255, 65536, 2147483647, 2147483648, INT64_MAX, UINT64_MAX, 1e308, -1e308, 0.5,
-                                   true, nullptr, "x", nlohmann::json::array(), nlohmann::json::object(), {1, 2}};
+  const nlohmann::json values[] = {0,
+                                   -1,
+                                   1,
+                                   2,
+                                   3,
+                                   7,
+                                   255,
+                                   65536,
+                                   2147483647,
+                                   2147483648,
+                                   INT64_MAX,
+                                   UINT64_MAX,
+                                   1e308,
+                                   -1e308,
+                                   0.5,
+                                   true,
+                                   nullptr,
+                                   "x",
+                                   nlohmann::json::array(),
+                                   nlohmann::json::object(),
+                                   {1, 2}};
   for (const auto& [key, value] : checkpoint.config.items())
     for (const nlohmann::json& other : values) {
       nlohmann::json config = checkpoint.config;

@@ -107,7 +107,8 @@ TEST(Expression, ErrorsPointAtTheColumn) {
   EXPECT_EQ(run("flag + 1"), "f.yaml:4:15: arithmetic: found true, expected an integer");
   EXPECT_EQ(run("eps * 2"), "f.yaml:4:14: arithmetic: found 1e-06, expected an integer");
   EXPECT_EQ(run("a and flag"), "f.yaml:4:10: a condition: found 7, expected true or false");
-  EXPECT_EQ(run("a == flag"), "f.yaml:4:12: comparison: found an integer with true or false, expected two values of one kind");
+  EXPECT_EQ(run("a == flag"),
+            "f.yaml:4:12: comparison: found an integer with true or false, expected two values of one kind");
   EXPECT_EQ(run("kind < 'x'"), "f.yaml:4:15: order: found 'sparse', expected integers");
   EXPECT_EQ(run("a in b"), "f.yaml:4:12: membership: found -2, expected a list");
   EXPECT_EQ(run("list[2]"), "f.yaml:4:14: list index: found 2, expected 0 to 1: 'list' has 2 entries");
@@ -130,16 +131,18 @@ TEST(Expression, SyntaxErrors) {
   EXPECT_EQ(run("'open"), "f.yaml:4:10: a text without its closing quote");
   EXPECT_EQ(run("99999999999999999999"), "f.yaml:4:10: an integer beyond 64 bits");
   EXPECT_EQ(run("2x"), "f.yaml:4:10: a number that runs into a word");
-  EXPECT_EQ(run(std::string(3000, '1')), "f.yaml:4:10: expression too long: found 3000 characters, expected at most 2000");
+  EXPECT_EQ(run(std::string(3000, '1')),
+            "f.yaml:4:10: expression too long: found 3000 characters, expected at most 2000");
   EXPECT_EQ(run(std::string(200, '(')), "f.yaml:4:74: expression nested too deeply");
   EXPECT_EQ(run(std::string(200, '-')), "f.yaml:4:73: expression nested too deeply");
 }
 
 // Random token soup and random bytes: a value or an error at a column inside the text, never a crash.
 TEST(Expression, SurvivesAnyText) {
-  const char* tokens[] = {"a",  "b",  "layer", "list", "flag", "kind", "absent", "1",   "0",  "2000000000000", "+",  "-",
-                          "*",  "//", "%",     "==",   "<",    "in",   "not",    "and", "or", "if",            "else", "(",
-                          ")",  "[",  "]",     ",",    "has",  "first_of", "'x'", "1e-6", "true"};
+  const char* tokens[] = {"a",   "b",    "layer", "list", "flag", "kind", "absent", "1",  "0",   "2000000000000",
+                          "+",   "-",    "*",     "//",   "%",    "==",   "<",      "in", "not", "and",
+                          "or",  "if",   "else",  "(",    ")",    "[",    "]",      ",",  "has", "first_of",
+                          "'x'", "1e-6", "true"};
   std::mt19937 random(11);
   int values = 0;
   for (int round = 0; round < 200'000; ++round) {

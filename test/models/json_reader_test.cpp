@@ -9,7 +9,9 @@
 namespace ktc::models {
 namespace {
 
-std::string error(std::string_view text) { return parse_json(text, "c.json").status().message(); }
+std::string error(std::string_view text) {
+  return parse_json(text, "c.json").status().message();
+}
 
 TEST(Json, ReadsWhatIsThere) {
   auto json = parse_json(R"({"a": 1, "b": {"a": null}, "c": [{"a": 2}, {"a": 3}]})", "c.json");
@@ -21,7 +23,8 @@ TEST(Json, ReadsWhatIsThere) {
 }
 
 TEST(Json, RefusesDuplicateKeys) {
-  EXPECT_EQ(error(R"({"a": 1, "b": 2, "a": 1})"), "c.json: duplicate key: found \"a\", expected every key once; remove one of the two");
+  EXPECT_EQ(error(R"({"a": 1, "b": 2, "a": 1})"),
+            "c.json: duplicate key: found \"a\", expected every key once; remove one of the two");
   EXPECT_EQ(error(R"({"x": [{"a": {}}, {"b": {"k": 1, "k": 2}}]})"),
             "c.json: duplicate key: found \"k\", expected every key once; remove one of the two");
 }
@@ -36,7 +39,8 @@ TEST(Json, SaysWhereItBreaks) {
 }
 
 TEST(Json, BoundsDepthAndSize) {
-  EXPECT_EQ(error(std::string(70, '[') + std::string(70, ']')), "c.json: nested too deeply: expected at most 64 levels");
+  EXPECT_EQ(error(std::string(70, '[') + std::string(70, ']')),
+            "c.json: nested too deeply: expected at most 64 levels");
   EXPECT_TRUE(parse_json(std::string(60, '[') + std::string(60, ']'), "c.json").ok());
   test::TemporaryFolder folder;
   test::write_text(folder.path() / "a.json", std::string(100, ' '));

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <ctime>
 #include <string>
 #include <vector>
 
@@ -17,7 +19,8 @@ inline const std::filesystem::path kFamilies = std::string(KTC_SOURCE_DIR) + "/m
 // Replaces the folder's path by "M" wherever it occurs.
 inline std::string shorten(std::string text, const std::filesystem::path& folder) {
   const std::string path = folder.string();
-  for (std::size_t at = text.find(path); at != std::string::npos; at = text.find(path, at + 1)) text.replace(at, path.size(), "M");
+  for (std::size_t at = text.find(path); at != std::string::npos; at = text.find(path, at + 1))
+    text.replace(at, path.size(), "M");
   return text;
 }
 
@@ -44,6 +47,29 @@ inline ReadOutcome read(const ktc::test::FakeCheckpoint& checkpoint) {
   checkpoint.write(folder.path());
   return read_folder(folder.path());
 }
+
+// Processor seconds since construction: limits on them hold on a busy machine, too. Sanitizers are allowed four times
+// as much.
+class Stopwatch {
+ public:
+  double seconds() const {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    constexpr double kSlowdown = 4;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+    constexpr double kSlowdown = 4;
+#else
+    constexpr double kSlowdown = 1;
+#endif
+#else
+    constexpr double kSlowdown = 1;
+#endif
+    return static_cast<double>(std::clock() - start_) / CLOCKS_PER_SEC / kSlowdown;
+  }
+
+ private:
+  std::clock_t start_ = std::clock();
+};
 
 inline const WeightSlot* find_slot(const ModelDesc& model, std::string_view name) {
   for (const WeightSlot& slot : model.slots)

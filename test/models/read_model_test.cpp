@@ -1,7 +1,8 @@
 // Whole checkpoints: the two that ship, the order of modules, and a 671B model from headers alone.
 #include "models/read_model.h"
 
-#include <chrono>
+#include <cmath>
+#include <functional>
 
 #include "model_test_support.h"
 #include "models/dump.h"
@@ -32,7 +33,7 @@ TEST(ReadModel, Demo) {
   EXPECT_EQ(m.family, "qwen3_moe");
   EXPECT_EQ(m.layers.size(), 8u);
   EXPECT_EQ(m.tensors.size(), 842u);
-  EXPECT_EQ(m.slots.size(), 1 + 8 * 11 + 1u);     // embedding; 2 norms, 6 of attention, router, 2 of experts; final norm
+  EXPECT_EQ(m.slots.size(), 1 + 8 * 11 + 1u);  // embedding; 2 norms, 6 of attention, router, 2 of experts; final norm
   EXPECT_EQ(m.modules.size(), 1 + 8 * 5 + 2u);
   EXPECT_TRUE(m.tied_head);
   EXPECT_THAT(m.skipped, IsEmpty());
@@ -68,7 +69,8 @@ TEST(ReadModel, MiniDeepseek) {
   EXPECT_EQ(m.family, "deepseek_v3");
   EXPECT_EQ(m.layers.size(), 10u);
   EXPECT_EQ(m.tensors.size(), 1869u);
-  // embedding, final norm, head; per layer 2 norms and 7 of attention; 2 of the dense layer; 2 + 2 + 2 of each MoE layer
+  // embedding, final norm, head; per layer 2 norms and 7 of attention; 2 of the dense layer; 2 + 2 + 2 of each MoE
+  // layer
   EXPECT_EQ(m.slots.size(), 3 + 10 * 9 + 2 + 9 * 6u);
   EXPECT_FALSE(m.tied_head);
   EXPECT_FALSE(m.layers[0].is_moe());
@@ -87,7 +89,8 @@ TEST(ReadModel, MiniDeepseek) {
   EXPECT_EQ(m.slots[router.bias].type, TensorType::f32);
   // it announces an MTP layer that it does not have
   ASSERT_EQ(o.warnings.size(), 1u);
-  EXPECT_THAT(o.warnings[0], testing::HasSubstr("num_nextn_predict_layers = 1 announces layers that the checkpoint does not have"));
+  EXPECT_THAT(o.warnings[0],
+              testing::HasSubstr("num_nextn_predict_layers = 1 announces layers that the checkpoint does not have"));
 }
 
 TEST(ReadModel, ModulesStandInTheOrderOfExecution) {
@@ -96,17 +99,18 @@ TEST(ReadModel, ModulesStandInTheOrderOfExecution) {
   EXPECT_EQ(q.model->modules.front().name, "model.embed_tokens");
   EXPECT_THAT(module_names(*q.model, 0), ElementsAre("model.layers.0.input_layernorm", "model.layers.0.self_attn",
                                                      "model.layers.0.post_attention_layernorm", "model.layers.0.mlp"));
-  EXPECT_THAT(module_names(*q.model, 1),
-              ElementsAre("model.layers.1.input_layernorm", "model.layers.1.self_attn", "model.layers.1.post_attention_layernorm",
-                          "model.layers.1.mlp.gate", "model.layers.1.mlp.experts"));
+  EXPECT_THAT(module_names(*q.model, 1), ElementsAre("model.layers.1.input_layernorm", "model.layers.1.self_attn",
+                                                     "model.layers.1.post_attention_layernorm",
+                                                     "model.layers.1.mlp.gate", "model.layers.1.mlp.experts"));
   EXPECT_THAT(module_names(*q.model, -1), ElementsAre("model.embed_tokens", "model.norm", "lm_head"));
   EXPECT_EQ(q.model->modules[q.model->head].name, "lm_head");
   EXPECT_EQ(q.model->modules[q.model->final_norm].name, "model.norm");
   const ReadOutcome d = read(make_deepseek_v3());
   ASSERT_EQ(d.error, "");
   EXPECT_THAT(module_names(*d.model, 2),
-              ElementsAre("model.layers.2.input_layernorm", "model.layers.2.self_attn", "model.layers.2.post_attention_layernorm",
-                          "model.layers.2.mlp.gate", "model.layers.2.mlp.experts", "model.layers.2.mlp.shared_experts"));
+              ElementsAre("model.layers.2.input_layernorm", "model.layers.2.self_attn",
+                          "model.layers.2.post_attention_layernorm", "model.layers.2.mlp.gate",
+                          "model.layers.2.mlp.experts", "model.layers.2.mlp.shared_experts"));
   for (const Module& module : d.model->modules) {
     EXPECT_EQ(module.line.file, "deepseek_v3.yaml");
     EXPECT_GT(module.line.line, 0);
@@ -155,7 +159,9 @@ TEST(ReadModel, RopeSpellingsGiveOneDescription) {
     c.erase("rope_scaling");
     c["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 500000.0}};
   });
-  const auto conflict = frequencies([](auto& c) { c["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 500000.0}}; });
+  const auto conflict = frequencies([](auto& c) {
+    c["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 500000.0}};
+  });
   const auto d = frequencies([](auto& c) {
     c["rope_theta"] = 500000.0;
     c["rope_parameters"] = {{"rope_type", "default"}};
@@ -169,8 +175,9 @@ TEST(ReadModel, RopeSpellingsGiveOneDescription) {
 TEST(ReadModel, UnknownArchitecture) {
   FakeCheckpoint c = make_qwen3_moe();
   c.config["architectures"] = {"Qwen3MoeForCausalLN"};
-  EXPECT_EQ(read(c).error, "M/config.json: architectures: found 'Qwen3MoeForCausalLN', expected one of DeepseekV3ForCausalLM, "
-                           "Qwen3MoeForCausalLM; docs/models.md says how to add a family");
+  EXPECT_EQ(read(c).error,
+            "M/config.json: architectures: found 'Qwen3MoeForCausalLN', expected one of DeepseekV3ForCausalLM, "
+            "Qwen3MoeForCausalLM; docs/models.md says how to add a family");
   c.config["architectures"] = nlohmann::json::array();
   EXPECT_EQ(read(c).error, "M/config.json: architectures: found [], expected a list with one name");
   c.config.erase("architectures");
@@ -184,15 +191,29 @@ TEST(ReadModel, MissingConfig) {
 
 // DeepSeek-V3 with its real dimensions: 61 layers, 256 experts, 671 billion parameters; headers only.
 TEST(ReadModel, DeepseekV3From671BHeaders) {
-  FakeCheckpoint c = make_deepseek_v3({.layers = 61, .dense_layers = 3, .hidden = 7168, .heads = 128, .q_rank = 1536, .kv_rank = 512,
-                                       .nope = 128, .rope = 64, .v = 128, .experts = 256, .top_k = 8, .groups = 8, .topk_groups = 4,
-                                       .intermediate = 2048, .dense_intermediate = 18432, .shared = 1, .vocab = 129280});
+  FakeCheckpoint c = make_deepseek_v3({.layers = 61,
+                                       .dense_layers = 3,
+                                       .hidden = 7168,
+                                       .heads = 128,
+                                       .q_rank = 1536,
+                                       .kv_rank = 512,
+                                       .nope = 128,
+                                       .rope = 64,
+                                       .v = 128,
+                                       .experts = 256,
+                                       .top_k = 8,
+                                       .groups = 8,
+                                       .topk_groups = 4,
+                                       .intermediate = 2048,
+                                       .dense_intermediate = 18432,
+                                       .shared = 1,
+                                       .vocab = 129280});
   c.shards = 163;
   ktc::test::TemporaryFolder folder;
   c.write(folder.path());
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch reading;
   const ReadOutcome o = read_folder(folder.path());
-  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 10.0);
+  EXPECT_LT(reading.seconds(), 10.0);
   ASSERT_EQ(o.error, "");
   std::uint64_t parameters = 0;
   for (const WeightSlot& slot : o.model->slots) parameters += slot.batch * slot.rows * slot.columns;
@@ -216,7 +237,8 @@ TEST(Dump, IsStableText) {
   ASSERT_EQ(o.error, "");
   o.model->name = "tiny";
   for (Module& module : o.model->modules) module.line.line = 1;  // lines of the family file may move
-  EXPECT_EQ(dump(*o.model, {.slots = true, .tensors = true}), R"(model tiny family qwen3_moe architecture Qwen3MoeForCausalLM
+  EXPECT_EQ(dump(*o.model, {.slots = true, .tensors = true}),
+            R"(model tiny family qwen3_moe architecture Qwen3MoeForCausalLM
 hidden 48 vocab 64 layers 1 max_positions 256
 bos 0 stop [0, 1]
 sampling temperature 0.7

@@ -9,7 +9,9 @@
 namespace ktc::models {
 namespace {
 
-RopeKeys keys() { return {{"rope_parameters"}, {"rope_scaling"}, {"rope_theta"}, {"default", "linear", "yarn", "llama3"}, {}}; }
+RopeKeys keys() {
+  return {{"rope_parameters"}, {"rope_scaling"}, {"rope_theta"}, {"default", "linear", "yarn", "llama3"}, {}};
+}
 
 struct Outcome {
   RopeConfig rope;
@@ -20,13 +22,15 @@ struct Outcome {
 Outcome read(const char* json) {
   Outcome outcome;
   auto rope = read_rope_config(Json::parse(json), keys(), 4096, "config.json", &outcome.warnings);
-  if (rope.ok()) outcome.rope = *rope;
-  else outcome.error = rope.status().message();
+  if (rope.ok())
+    outcome.rope = *rope;
+  else
+    outcome.error = rope.status().message();
   return outcome;
 }
 
-RopeConfig yarn(double theta, double factor, double fast, double slow, std::optional<double> mscale, std::optional<double> all_dim,
-                double original = 4096) {
+RopeConfig yarn(double theta, double factor, double fast, double slow, std::optional<double> mscale,
+                std::optional<double> all_dim, double original = 4096) {
   RopeConfig c;
   c.type = "yarn";
   c.theta = theta;
@@ -39,7 +43,9 @@ RopeConfig yarn(double theta, double factor, double fast, double slow, std::opti
   return c;
 }
 
-void expect_near(float value, double reference) { EXPECT_NEAR(value, reference, 2e-6 * std::abs(reference)); }
+void expect_near(float value, double reference) {
+  EXPECT_NEAR(value, reference, 2e-6 * std::abs(reference));
+}
 
 void expect_frequencies(const RopeDesc& rope, std::initializer_list<std::pair<std::size_t, double>> expected) {
   for (const auto& [i, reference] : expected) {
@@ -92,8 +98,13 @@ TEST(Rope, Llama3) {
   config.original_positions = 8192;
   const RopeDesc rope = resolve_rope(config, RopeStyle::half, 128, false);
   EXPECT_EQ(rope.factor, 1.0f);
-  expect_frequencies(rope, {{16, 3.760603e-2}, {28, 3.211446e-3}, {30, 1.371894e-3}, {32, 5.248462e-4}, {34, 1.785078e-4},
-                            {36, 7.784655e-5}, {63, 3.068926e-7}});
+  expect_frequencies(rope, {{16, 3.760603e-2},
+                            {28, 3.211446e-3},
+                            {30, 1.371894e-3},
+                            {32, 5.248462e-4},
+                            {34, 1.785078e-4},
+                            {36, 7.784655e-5},
+                            {63, 3.068926e-7}});
 }
 
 TEST(Rope, DefaultAndLinear) {
@@ -115,7 +126,8 @@ TEST(RopeConfig, OldAndNewSpellingsAreOneRecord) {
   const Outcome a = read(R"({"rope_theta": 500000.0, "rope_scaling": null})");
   const Outcome b = read(R"({"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}})");
   const Outcome d = read(R"({"rope_theta": 500000, "rope_parameters": {"rope_type": "default"}})");
-  const Outcome e = read(R"({"rope_theta": 500000, "rope_parameters": null, "rope_scaling": {"type": "default", "factor": null}})");
+  const Outcome e =
+      read(R"({"rope_theta": 500000, "rope_parameters": null, "rope_scaling": {"type": "default", "factor": null}})");
   for (const Outcome& o : {a, b, d, e}) {
     EXPECT_EQ(o.error, "");
     EXPECT_EQ(o.rope.type, "default");
@@ -128,20 +140,24 @@ TEST(RopeConfig, NestedBaseWinsWithAWarningThatNamesBoth) {
   const Outcome c = read(R"({"rope_theta": 10000, "rope_parameters": {"rope_type": "default", "rope_theta": 500000}})");
   EXPECT_EQ(c.error, "");
   EXPECT_EQ(c.rope.theta, 500000.0);
-  EXPECT_THAT(c.warnings, testing::ElementsAre("config.json: rope_parameters.rope_theta = 500000 and rope_theta = 10000 disagree: "
-                                               "rope_parameters.rope_theta is used"));
+  EXPECT_THAT(c.warnings,
+              testing::ElementsAre("config.json: rope_parameters.rope_theta = 500000 and rope_theta = 10000 disagree: "
+                                   "rope_parameters.rope_theta is used"));
   const Outcome both = read(R"({"rope_parameters": {"rope_type": "default", "rope_theta": 7.0},
                                 "rope_scaling": {"type": "yarn", "factor": 4}})");
   EXPECT_EQ(both.rope.type, "default");
-  EXPECT_THAT(both.warnings, testing::ElementsAre("config.json: rope_parameters and rope_scaling disagree about the type (default "
-                                                  "and yarn): rope_parameters is used"));
+  EXPECT_THAT(both.warnings,
+              testing::ElementsAre("config.json: rope_parameters and rope_scaling disagree about the type (default "
+                                   "and yarn): rope_parameters is used"));
 }
 
 TEST(RopeConfig, ABaseIsNeverAssumed) {
   EXPECT_EQ(read("{}").error,
-            "config.json: no base of the rotary embedding: expected key 'rope_theta' or 'rope_parameters.rope_theta'; a default "
+            "config.json: no base of the rotary embedding: expected key 'rope_theta' or 'rope_parameters.rope_theta'; "
+            "a default "
             "would be a guess: write the value that the model was trained with");
-  EXPECT_EQ(read(R"({"rope_theta": "1e4"})").error, "config.json: rope_theta: found \"1e4\", expected a number above 1");
+  EXPECT_EQ(read(R"({"rope_theta": "1e4"})").error,
+            "config.json: rope_theta: found \"1e4\", expected a number above 1");
   EXPECT_EQ(read(R"({"rope_parameters": {"rope_theta": 1}})").error,
             "config.json: rope_parameters.rope_theta: found 1, expected a number above 1");
 }
@@ -160,8 +176,9 @@ TEST(RopeConfig, ReadsYarn) {
   EXPECT_FALSE(o.rope.truncate);
   const Outcome silent = read(R"({"rope_theta": 10000, "rope_scaling": {"type": "yarn", "factor": 4}})");
   EXPECT_EQ(silent.rope.original_positions, 4096);
-  EXPECT_THAT(silent.warnings, testing::ElementsAre("config.json: rope_scaling has no original_max_position_embeddings: "
-                                                    "max_position_embeddings = 4096 is used"));
+  EXPECT_THAT(silent.warnings,
+              testing::ElementsAre("config.json: rope_scaling has no original_max_position_embeddings: "
+                                   "max_position_embeddings = 4096 is used"));
 }
 
 TEST(RopeConfig, RefusesByName) {
@@ -170,7 +187,8 @@ TEST(RopeConfig, RefusesByName) {
   EXPECT_EQ(read(R"({"rope_parameters": {"rope_theta": 1e4, "rope_type": "longrope"}})").error,
             "config.json: rope_parameters.rope_type: found 'longrope', expected one of default, linear, yarn, llama3");
   EXPECT_EQ(read(R"({"rope_theta": 1e4, "rope_scaling": {"type": "yarn", "rope_type": "linear"}})").error,
-            "config.json: rope_scaling.rope_type and rope_scaling.type disagree: found \"linear\" and \"yarn\", expected equal "
+            "config.json: rope_scaling.rope_type and rope_scaling.type disagree: found \"linear\" and \"yarn\", "
+            "expected equal "
             "types; remove one of the two");
   EXPECT_EQ(read(R"({"rope_theta": 1e4, "rope_scaling": {"type": "yarn"}})").error,
             "config.json: rope_scaling.factor: found nothing, expected a number, since the type is not default");
@@ -179,27 +197,34 @@ TEST(RopeConfig, RefusesByName) {
   EXPECT_EQ(read(R"({"rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": "4"}})").error,
             "config.json: rope_scaling.factor: found \"4\", expected a number");
   EXPECT_EQ(read(R"({"rope_theta": 1e4, "rope_scaling": {"type": "llama3", "factor": 8}})").error,
-            "config.json: rope_scaling.original_max_position_embeddings: found nothing, expected a number, since the type is not "
+            "config.json: rope_scaling.original_max_position_embeddings: found nothing, expected a number, since the "
+            "type is not "
             "default");
-  EXPECT_EQ(read(R"({"rope_theta": 1e4, "rope_scaling": {"type": "yarn", "factor": 8, "beta_fast": 1, "beta_slow": 2}})").error,
-            "config.json: rope_scaling.beta_fast: found 1 and beta_slow 2, expected 0 < beta_slow <= beta_fast");
+  EXPECT_EQ(
+      read(R"({"rope_theta": 1e4, "rope_scaling": {"type": "yarn", "factor": 8, "beta_fast": 1, "beta_slow": 2}})")
+          .error,
+      "config.json: rope_scaling.beta_fast: found 1 and beta_slow 2, expected 0 < beta_slow <= beta_fast");
   EXPECT_EQ(read(R"({"rope_theta": 1e4, "rope_scaling": {"type": "yarn", "factor": 8, "truncate": 1}})").error,
             "config.json: rope_scaling.truncate: found 1, expected true or false");
-  EXPECT_EQ(read(R"({"rope_theta": 1e4, "rope_scaling": [1]})").error, "config.json: rope_scaling: found [1], expected an object or null");
-  EXPECT_EQ(read(R"({"rope_parameters": {"full_attention": {"rope_theta": 1e4}}})").error,
-            "config.json: rope_parameters.full_attention: found an object, expected one set of parameters for all layers: "
-            "parameters by layer type are not supported");
+  EXPECT_EQ(read(R"({"rope_theta": 1e4, "rope_scaling": [1]})").error,
+            "config.json: rope_scaling: found [1], expected an object or null");
+  EXPECT_EQ(
+      read(R"({"rope_parameters": {"full_attention": {"rope_theta": 1e4}}})").error,
+      "config.json: rope_parameters.full_attention: found an object, expected one set of parameters for all layers: "
+      "parameters by layer type are not supported");
   EXPECT_EQ(read(R"({"rope_theta": 1e4, "partial_rotary_factor": 0.5})").error,
             "config.json: partial_rotary_factor: found 0.5, expected 1: this family rotates whole heads");
-  EXPECT_EQ(read(R"({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.25}})").error,
-            "config.json: rope_parameters.partial_rotary_factor: found 0.25, expected 1: this family rotates whole heads");
+  EXPECT_EQ(
+      read(R"({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.25}})").error,
+      "config.json: rope_parameters.partial_rotary_factor: found 0.25, expected 1: this family rotates whole heads");
 }
 
 TEST(RopeConfig, ReportsUnknownKeys) {
   const Outcome o = read(R"({"rope_parameters": {"rope_theta": 1e4, "rope_type": "default", "beta_fats": 3}})");
   EXPECT_EQ(o.error, "");
-  EXPECT_THAT(o.warnings, testing::ElementsAre(
-                              "config.json: unknown key rope_parameters.\"beta_fats\" is not used; did you mean 'beta_fast'?"));
+  EXPECT_THAT(o.warnings,
+              testing::ElementsAre(
+                  "config.json: unknown key rope_parameters.\"beta_fats\" is not used; did you mean 'beta_fast'?"));
 }
 
 }  // namespace

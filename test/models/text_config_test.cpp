@@ -57,21 +57,23 @@ TEST(TextConfig, BeginToken) {
 
 TEST(TextConfig, AddedTokensDecoderFillsGaps) {
   FakeCheckpoint c = make_qwen3_moe();
-  c.files["tokenizer_config.json"] = R"({"eos_token": "<|other|>", "added_tokens_decoder": {"12": {"content": "<|other|>"}}})";
+  c.files["tokenizer_config.json"] =
+      R"({"eos_token": "<|other|>", "added_tokens_decoder": {"12": {"content": "<|other|>"}}})";
   EXPECT_THAT(read(c).model->stop_tokens, ElementsAre(0, 1, 12));
 }
 
 TEST(TextConfig, WarnsWhatIsMissing) {
   FakeCheckpoint c = make_qwen3_moe();
   c.files["tokenizer_config.json"] = R"({"eos_token": "<|nowhere|>"})";
-  EXPECT_THAT(read(c).warnings, ElementsAre("M/tokenizer_config.json: token \"<|nowhere|>\" is not among the added tokens of "
-                                            "tokenizer.json: it is not used"));
+  EXPECT_THAT(read(c).warnings,
+              ElementsAre("M/tokenizer_config.json: token \"<|nowhere|>\" is not among the added tokens of "
+                          "tokenizer.json: it is not used"));
   c.files.clear();
   c.config["eos_token_id"] = nullptr;
-  EXPECT_THAT(read(c).warnings,
-              ElementsAre("M: no tokenizer.json: plans of this model take and give token ids only",
-                          "M: no end-of-text token in config.json, generation_config.json or tokenizer_config.json: generation stops at "
-                          "its length limit only"));
+  EXPECT_THAT(read(c).warnings, ElementsAre("M: no tokenizer.json: plans of this model take and give token ids only",
+                                            "M: no end-of-text token in config.json, generation_config.json or "
+                                            "tokenizer_config.json: generation stops at "
+                                            "its length limit only"));
 }
 
 TEST(TextConfig, ListsTheFilesThatExist) {
@@ -93,7 +95,8 @@ TEST(TextConfig, RefusesDamage) {
   c.files["generation_config.json"] = "[]";
   EXPECT_EQ(read(c).error, "M/generation_config.json: found [], expected an object");
   c.files["generation_config.json"] = "{\"top_k\": 1, \"top_k\": 2}";
-  EXPECT_EQ(read(c).error, "M/generation_config.json: duplicate key: found \"top_k\", expected every key once; remove one of the two");
+  EXPECT_EQ(read(c).error,
+            "M/generation_config.json: duplicate key: found \"top_k\", expected every key once; remove one of the two");
 }
 
 }  // namespace

@@ -22,7 +22,9 @@ std::string message(const Expected<T>& expected) {
   return expected.status().message();
 }
 
-std::string parse_message(std::string_view text) { return message(parse(text, "p.yaml")); }
+std::string parse_message(std::string_view text) {
+  return message(parse(text, "p.yaml"));
+}
 
 TEST(YamlReader, ReadsEveryTypeOfAPolicy) {
   const Node root = must_parse(
@@ -99,14 +101,15 @@ TEST(YamlReader, TellsKindsApart) {
   auto map = must_parse(
                  "word: abc\nyes: yes\nquoted: \"12\"\noctal: 012\nempty:\nlist: [1]\nmap: {a: 1}\nbig: 300\nneg: -1\n"
                  "size: 24GB\nshare: 101%\ninf: .inf\nhex: 0x10\nhuge: 99999999999999999999\n")
-                 .map({"word", "yes", "quoted", "octal", "empty", "list", "map", "big", "neg", "size", "share", "inf", "hex",
-                       "huge"});
+                 .map({"word", "yes", "quoted", "octal", "empty", "list", "map", "big", "neg", "size", "share", "inf",
+                       "hex", "huge"});
   ASSERT_TRUE(map.ok()) << message(map);
   EXPECT_EQ(message((*map)["word"].integer()), "p.yaml:1:7: word: found 'abc', expected an integer");
   EXPECT_EQ(message((*map)["yes"].boolean()), "p.yaml:2:6: yes: found 'yes', expected true or false");
   EXPECT_EQ(message((*map)["quoted"].integer(0)), "p.yaml:3:9: quoted: found '12', expected an integer of at least 0");
-  EXPECT_EQ(message((*map)["octal"].integer()),
-            "p.yaml:4:8: octal: found '012', expected an integer; remove the leading zero: some readers take it for octal");
+  EXPECT_EQ(
+      message((*map)["octal"].integer()),
+      "p.yaml:4:8: octal: found '012', expected an integer; remove the leading zero: some readers take it for octal");
   EXPECT_EQ(message((*map)["empty"].string()), "p.yaml:5:1: empty: found nothing, expected a text");
   EXPECT_EQ(message((*map)["list"].string()), "p.yaml:6:7: list: found a list, expected a text");
   EXPECT_EQ(message((*map)["map"].sequence()), "p.yaml:7:6: map: found a map, expected a list");
@@ -115,9 +118,10 @@ TEST(YamlReader, TellsKindsApart) {
   EXPECT_EQ(map->read("big", &byte).message(), "p.yaml:8:6: big: found '300', expected an integer from 0 to 255");
   std::uint64_t wide = 0;
   EXPECT_FALSE(map->read("neg", &wide).ok());
-  EXPECT_EQ(message((*map)["size"].bytes()),
-            "p.yaml:10:7: size: found '24GB', expected a size with its unit, such as 24GiB or 512MiB; units are B, KiB, MiB, "
-            "GiB and TiB");
+  EXPECT_EQ(
+      message((*map)["size"].bytes()),
+      "p.yaml:10:7: size: found '24GB', expected a size with its unit, such as 24GiB or 512MiB; units are B, KiB, MiB, "
+      "GiB and TiB");
   EXPECT_EQ(message((*map)["share"].percent()),
             "p.yaml:11:8: share: found '101%', expected a share from 0% to 100%, such as 10%");
   EXPECT_FALSE((*map)["inf"].number().ok());
@@ -135,7 +139,8 @@ TEST(YamlReader, ReadsSizes) {
   for (const char* bad : {"", "GiB", "24", "-1GiB", "1e3GiB", "99999999999TiB", "1.2.3GiB", "0x1GiB", "nanB"})
     EXPECT_EQ(parse_bytes(bad), std::nullopt) << bad;
   EXPECT_EQ(parse_percent("0%"), 0.0);
-  for (const char* bad : {"", "%", "10", "-1%", "100.1%", "nan%", "1e1%"}) EXPECT_EQ(parse_percent(bad), std::nullopt) << bad;
+  for (const char* bad : {"", "%", "10", "-1%", "100.1%", "nan%", "1e1%"})
+    EXPECT_EQ(parse_percent(bad), std::nullopt) << bad;
 }
 
 TEST(YamlReader, RefusesWhatTheSubsetExcludes) {
@@ -169,7 +174,8 @@ TEST(YamlReader, HostileDocumentsFailQuickly) {
   std::string wide = "[";
   for (int i = 0; i < 200'000; ++i) wide += "1,";
   EXPECT_THAT(parse_message(wide + "]"), testing::HasSubstr("document too large"));
-  EXPECT_EQ(parse_message(std::string(2 << 20, 'a')), "p.yaml: file too large: found 2097152 bytes, expected at most 1048576");
+  EXPECT_EQ(parse_message(std::string(2 << 20, 'a')),
+            "p.yaml: file too large: found 2097152 bytes, expected at most 1048576");
 }
 
 TEST(YamlReader, EmptyDocumentIsNothing) {
@@ -180,7 +186,8 @@ TEST(YamlReader, EmptyDocumentIsNothing) {
 // Truncations and byte flips of a real file, and random soup: a Status or a tree, never a crash.
 TEST(YamlReader, SurvivesDamage) {
   const std::string good =
-      "version: 1\nrules:\n  - match: {class: RoutedExperts, name: \"a\\\\.b\"}\n    place: {device: cpu, weights: int4, group: "
+      "version: 1\nrules:\n  - match: {class: RoutedExperts, name: \"a\\\\.b\"}\n    place: {device: cpu, weights: "
+      "int4, group: "
       "64}\n  - 'x'\nexperts: {on_gpu: {max: 12GiB}}\ntext: |\n  lines\n  more\n";
   for (std::size_t n = 0; n <= good.size(); ++n) (void)parse(std::string_view(good).substr(0, n), "p.yaml");
   std::mt19937 random(7);

@@ -102,7 +102,8 @@ void FakeCheckpoint::write(const fs::path& folder) const {
       bytes += tensors[i].bytes();
     }
   }
-  write_text(folder / "model.safetensors.index.json", json{{"metadata", {{"total_size", bytes}}}, {"weight_map", map}}.dump());
+  write_text(folder / "model.safetensors.index.json",
+             json{{"metadata", {{"total_size", bytes}}}, {"weight_map", map}}.dump());
 }
 
 void FakeCheckpoint::add(std::string name, std::vector<std::uint64_t> shape, std::string dtype) {
@@ -119,9 +120,13 @@ bool FakeCheckpoint::has(const std::string& name) const {
   return std::any_of(tensors.begin(), tensors.end(), [&](const FakeTensor& t) { return t.name == name; });
 }
 
-void FakeCheckpoint::remove(const std::string& name) { tensors.erase(tensors.begin() + (&at(name) - tensors.data())); }
+void FakeCheckpoint::remove(const std::string& name) {
+  tensors.erase(tensors.begin() + (&at(name) - tensors.data()));
+}
 
-void FakeCheckpoint::rename(const std::string& from, const std::string& to) { at(from).name = to; }
+void FakeCheckpoint::rename(const std::string& from, const std::string& to) {
+  at(from).name = to;
+}
 
 void FakeCheckpoint::fill(std::uint32_t seed) {
   for (FakeTensor& tensor : tensors) {
@@ -139,15 +144,18 @@ void FakeCheckpoint::fill(std::uint32_t seed) {
       value = centre + 0.087f * value;
       const auto bits = __builtin_bit_cast(std::uint32_t, value);
       const std::uint16_t high = static_cast<std::uint16_t>(bits >> 16);
-      if (tensor.dtype == "F32") std::memcpy(&tensor.data[i], &bits, 4);
-      else if (tensor.dtype == "BF16") std::memcpy(&tensor.data[i], &high, 2);
+      if (tensor.dtype == "F32")
+        std::memcpy(&tensor.data[i], &bits, 4);
+      else if (tensor.dtype == "BF16")
+        std::memcpy(&tensor.data[i], &high, 2);
     }
   }
 }
 
 void FakeCheckpoint::pack_experts() {
   std::vector<FakeTensor> rest;
-  std::map<std::string, std::map<std::size_t, std::map<std::string, FakeTensor>>> layers;  // "…mlp.experts" -> expert -> matrix
+  std::map<std::string, std::map<std::size_t, std::map<std::string, FakeTensor>>>
+      layers;  // "…mlp.experts" -> expert -> matrix
   for (FakeTensor& tensor : tensors) {
     const std::size_t at = tensor.name.find(".mlp.experts.");
     if (at == std::string::npos) {
@@ -194,14 +202,31 @@ void add_text_files(FakeCheckpoint& c) {
 
 FakeCheckpoint make_qwen3_moe(const FakeQwen3& d) {
   FakeCheckpoint c;
-  c.config = {{"architectures", {"Qwen3MoeForCausalLM"}}, {"model_type", "qwen3_moe"}, {"attention_bias", false},
-              {"bos_token_id", 0}, {"eos_token_id", 0}, {"decoder_sparse_step", 1}, {"mlp_only_layers", d.dense_layers},
-              {"head_dim", d.head_dim}, {"hidden_act", "silu"}, {"hidden_size", d.hidden},
-              {"intermediate_size", d.dense_intermediate}, {"max_position_embeddings", 256},
-              {"moe_intermediate_size", d.intermediate}, {"norm_topk_prob", true}, {"num_attention_heads", d.heads},
-              {"num_experts", d.experts}, {"num_experts_per_tok", d.top_k}, {"num_hidden_layers", d.layers},
-              {"num_key_value_heads", d.kv_heads}, {"rms_norm_eps", 1e-6}, {"rope_scaling", nullptr},
-              {"rope_theta", 10000.0}, {"tie_word_embeddings", d.tied}, {"torch_dtype", "bfloat16"}, {"vocab_size", d.vocab}};
+  c.config = {{"architectures", {"Qwen3MoeForCausalLM"}},
+              {"model_type", "qwen3_moe"},
+              {"attention_bias", false},
+              {"bos_token_id", 0},
+              {"eos_token_id", 0},
+              {"decoder_sparse_step", 1},
+              {"mlp_only_layers", d.dense_layers},
+              {"head_dim", d.head_dim},
+              {"hidden_act", "silu"},
+              {"hidden_size", d.hidden},
+              {"intermediate_size", d.dense_intermediate},
+              {"max_position_embeddings", 256},
+              {"moe_intermediate_size", d.intermediate},
+              {"norm_topk_prob", true},
+              {"num_attention_heads", d.heads},
+              {"num_experts", d.experts},
+              {"num_experts_per_tok", d.top_k},
+              {"num_hidden_layers", d.layers},
+              {"num_key_value_heads", d.kv_heads},
+              {"rms_norm_eps", 1e-6},
+              {"rope_scaling", nullptr},
+              {"rope_theta", 10000.0},
+              {"tie_word_embeddings", d.tied},
+              {"torch_dtype", "bfloat16"},
+              {"vocab_size", d.vocab}};
   c.add("model.embed_tokens.weight", {d.vocab, d.hidden});
   for (std::uint64_t layer = 0; layer < d.layers; ++layer) {
     const std::string p = "model.layers." + std::to_string(layer) + ".";
@@ -229,19 +254,48 @@ FakeCheckpoint make_qwen3_moe(const FakeQwen3& d) {
 
 FakeCheckpoint make_deepseek_v3(const FakeDeepseek& d) {
   FakeCheckpoint c;
-  c.config = {{"architectures", {"DeepseekV3ForCausalLM"}}, {"model_type", "deepseek_v3"}, {"attention_bias", false},
-              {"bos_token_id", 0}, {"eos_token_id", 1}, {"first_k_dense_replace", d.dense_layers}, {"hidden_act", "silu"},
-              {"hidden_size", d.hidden}, {"intermediate_size", d.dense_intermediate}, {"kv_lora_rank", d.kv_rank},
-              {"max_position_embeddings", 163840}, {"moe_intermediate_size", d.intermediate}, {"moe_layer_freq", 1},
-              {"n_group", d.groups}, {"n_routed_experts", d.experts}, {"n_shared_experts", d.shared},
-              {"norm_topk_prob", true}, {"num_attention_heads", d.heads}, {"num_experts_per_tok", d.top_k},
-              {"num_hidden_layers", d.layers}, {"num_key_value_heads", d.heads}, {"q_lora_rank", d.q_rank},
-              {"qk_nope_head_dim", d.nope}, {"qk_rope_head_dim", d.rope}, {"rms_norm_eps", 1e-6},
-              {"rope_scaling", {{"type", "yarn"}, {"factor", 40}, {"original_max_position_embeddings", 4096},
-                                {"beta_fast", 32}, {"beta_slow", 1}, {"mscale", 1.0}, {"mscale_all_dim", 1.0}}},
-              {"rope_theta", 10000}, {"routed_scaling_factor", 2.5}, {"scoring_func", "sigmoid"},
-              {"tie_word_embeddings", false}, {"topk_group", d.topk_groups}, {"topk_method", "noaux_tc"},
-              {"torch_dtype", "bfloat16"}, {"v_head_dim", d.v}, {"vocab_size", d.vocab}};
+  c.config = {{"architectures", {"DeepseekV3ForCausalLM"}},
+              {"model_type", "deepseek_v3"},
+              {"attention_bias", false},
+              {"bos_token_id", 0},
+              {"eos_token_id", 1},
+              {"first_k_dense_replace", d.dense_layers},
+              {"hidden_act", "silu"},
+              {"hidden_size", d.hidden},
+              {"intermediate_size", d.dense_intermediate},
+              {"kv_lora_rank", d.kv_rank},
+              {"max_position_embeddings", 163840},
+              {"moe_intermediate_size", d.intermediate},
+              {"moe_layer_freq", 1},
+              {"n_group", d.groups},
+              {"n_routed_experts", d.experts},
+              {"n_shared_experts", d.shared},
+              {"norm_topk_prob", true},
+              {"num_attention_heads", d.heads},
+              {"num_experts_per_tok", d.top_k},
+              {"num_hidden_layers", d.layers},
+              {"num_key_value_heads", d.heads},
+              {"q_lora_rank", d.q_rank},
+              {"qk_nope_head_dim", d.nope},
+              {"qk_rope_head_dim", d.rope},
+              {"rms_norm_eps", 1e-6},
+              {"rope_scaling",
+               {{"type", "yarn"},
+                {"factor", 40},
+                {"original_max_position_embeddings", 4096},
+                {"beta_fast", 32},
+                {"beta_slow", 1},
+                {"mscale", 1.0},
+                {"mscale_all_dim", 1.0}}},
+              {"rope_theta", 10000},
+              {"routed_scaling_factor", 2.5},
+              {"scoring_func", "sigmoid"},
+              {"tie_word_embeddings", false},
+              {"topk_group", d.topk_groups},
+              {"topk_method", "noaux_tc"},
+              {"torch_dtype", "bfloat16"},
+              {"v_head_dim", d.v},
+              {"vocab_size", d.vocab}};
   if (d.q_rank == 0) c.config["q_lora_rank"] = nullptr;
   c.add("model.embed_tokens.weight", {d.vocab, d.hidden});
   for (std::uint64_t layer = 0; layer < d.layers; ++layer) {

@@ -1,7 +1,7 @@
 // Small checkpoints made for tests: a config, tensors in one or several safetensors files, an index, text files.
 //
-// Tensors without data take no disk: the header is written and the file is extended to its length, so that checkpoints with
-// the dimensions of hundreds of gigabytes can be read by whatever looks at headers only.
+// Tensors without data take no disk: the header is written and the file is extended to its length, so that checkpoints
+// with the dimensions of hundreds of gigabytes can be read by whatever looks at headers only.
 #pragma once
 
 #include <cstddef>
@@ -42,13 +42,13 @@ struct FakeCheckpoint {
   nlohmann::json config;
   std::vector<FakeTensor> tensors;
   std::map<std::string, std::string> files;  // further text files: name -> content
-  std::size_t shards = 1;                    // 1: model.safetensors; more: model-0000I-of-0000N.safetensors with an index
+  std::size_t shards = 1;  // 1: model.safetensors; more: model-0000I-of-0000N.safetensors with an index
 
   // Tensors are dealt to shards in contiguous ranges, in their order here. Creates the folder.
   void write(const std::filesystem::path& folder) const;
 
   void add(std::string name, std::vector<std::uint64_t> shape, std::string dtype = "BF16");
-  FakeTensor& at(const std::string& name);   // throws std::out_of_range
+  FakeTensor& at(const std::string& name);  // throws std::out_of_range
   bool has(const std::string& name) const;
   void remove(const std::string& name);
   void rename(const std::string& from, const std::string& to);
@@ -62,17 +62,17 @@ std::string shard_name(std::size_t shard, std::size_t shards);  // "model-00002-
 
 // Dimensions of a small (or, without data, a huge) model of each shipped family.
 struct FakeQwen3 {
-  std::uint64_t layers = 2, hidden = 48, heads = 4, kv_heads = 2, head_dim = 16, experts = 4, top_k = 2, intermediate = 24,
-                dense_intermediate = 40, vocab = 64;
+  std::uint64_t layers = 2, hidden = 48, heads = 4, kv_heads = 2, head_dim = 16, experts = 4, top_k = 2,
+                intermediate = 24, dense_intermediate = 40, vocab = 64;
   std::vector<int> dense_layers = {};
   bool tied = false;
 };
 FakeCheckpoint make_qwen3_moe(const FakeQwen3& dims = {});
 
 struct FakeDeepseek {
-  std::uint64_t layers = 3, dense_layers = 1, hidden = 48, heads = 2, q_rank = 24, kv_rank = 32, nope = 16, rope = 8, v = 20,
-                experts = 8, top_k = 2, groups = 4, topk_groups = 2, intermediate = 24, dense_intermediate = 40, shared = 1,
-                vocab = 64;
+  std::uint64_t layers = 3, dense_layers = 1, hidden = 48, heads = 2, q_rank = 24, kv_rank = 32, nope = 16, rope = 8,
+                v = 20, experts = 8, top_k = 2, groups = 4, topk_groups = 2, intermediate = 24, dense_intermediate = 40,
+                shared = 1, vocab = 64;
 };
 FakeCheckpoint make_deepseek_v3(const FakeDeepseek& dims = {});
 

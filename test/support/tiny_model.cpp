@@ -112,28 +112,35 @@ void TinyModel::add_entry(EntryKind kind, std::uint32_t tokens, std::uint32_t ro
   e.step("embed", weighted<EmbedOpT>(index("embed")), {e.view(ids)}, {e.view(x)});
   for (std::uint32_t l = 0; l < kLayers; ++l) x = options.mla ? mla_layer(e, l, x, positions) : gqa_layer(e, l, x, positions);
 
-  const std::uint32_t output_rows = e.buffer("output_rows", BufferRole::output_rows, Symbol::rows, 1, Format::i32);
-  const std::uint32_t selected = e.buffer("selected", BufferRole::value, Symbol::rows, kHidden);
-  e.step("select", SelectRowsOpT(), {e.view(x), e.view(output_rows)}, {e.view(selected)});
+  if (!options.select_early) x = select(e, x);
   const std::uint32_t normed = e.buffer("normed", BufferRole::value, Symbol::rows, kHidden);
   const std::uint32_t logits = e.buffer("logits", BufferRole::logits, Symbol::rows, kVocabulary);
   NormOpT norm;
   norm.w = index("final_norm");
   norm.eps = kEps;
-  e.step("final_norm", norm, {e.view(selected)}, {e.view(normed)});
+  e.step("final_norm", norm, {e.view(x)}, {e.view(normed)});
   LinearOpT head = weighted<LinearOpT>(index("head"));
   head.head = true;
   e.step("head", head, {e.view(normed)}, {e.view(logits)});
 }
 
+std::uint32_t TinyModel::select(EntryBuilder& e, std::uint32_t x) {
+  const std::uint32_t output_rows = e.buffer("output_rows", BufferRole::output_rows, Symbol::rows, 1, Format::i32);
+  const std::uint32_t selected = e.buffer("selected", BufferRole::value, Symbol::rows, kHidden);
+  e.step("select", SelectRowsOpT(), {e.view(x), e.view(output_rows)}, {e.view(selected)});
+  return selected;
+}
+
 std::uint32_t TinyModel::gqa_layer(EntryBuilder& e, std::uint32_t l, std::uint32_t x, std::uint32_t positions) {
-  const std::uint32_t tokens = e.entry().max_tokens;
+  std::uint32_t bound = e.entry().max_tokens;
+  Symbol symbol = Symbol::tokens;
   const auto name = [l](const char* suffix) { return of_layer(l, suffix); };
   const auto value = [&](const char* suffix, std::uint64_t columns) {
-    return e.buffer(name(suffix), BufferRole::value, Symbol::tokens, columns);
+    return e.buffer(name(suffix), BufferRole::value, symbol, columns);
   };
   const std::uint32_t normed = value("normed", kHidden), qkv = value("qkv", (kHeads + 2 * kKvHeads) * kHeadDim);
-  const std::uint32_t attended = value("attended", kHeads * kHeadDim), o = value("o", kHidden), x1 = value("x1", kHidden);
+  const std::uint32_t attended = value("attended", kHeads * kHeadDim), o = value("o", kHidden);
+  std::uint32_t x1 = value("x1", kHidden);
   NormOpT norm;
   norm.eps = kEps;
   norm.w = index(name("attention_norm"));
@@ -150,16 +157,21 @@ std::uint32_t TinyModel::gqa_layer(EntryBuilder& e, std::uint32_t l, std::uint32
   gqa.w_k_norm = index(name("k_norm"));
   gqa.norm_eps = kEps;
   gqa.cache_layer = l;
-  const std::uint32_t query = e.workspace(name("query"), gqa_workspace(tokens, kHeads, kHeadDim).total());
+  const std::uint32_t query = e.workspace(name("query"), gqa_workspace(bound, kHeads, kHeadDim).total());
   e.step(name("attention"), gqa,
          {e.view(qkv, 0, kHeads * kHeadDim), e.view(qkv, kHeads * kHeadDim, kKvHeads * kHeadDim),
           e.view(qkv, (kHeads + kKvHeads) * kHeadDim, kKvHeads * kHeadDim), e.view(positions)},
          {e.view(attended)}, query);
   e.step(name("o"), weighted<LinearOpT>(index(name("o"))), {e.view(attended)}, {e.view(o)});
   e.step(name("add_attention"), AddOpT(), {e.view(x), e.view(o)}, {e.view(x1)});
+  if (options.select_early && l + 1 == kLayers) {
+    x1 = select(e, x1);
+    symbol = Symbol::rows;
+    bound = e.entry().max_rows;
+  }
 
   const std::uint32_t normed2 = value("normed2", kHidden), routed = value("routed", kHidden), x2 = value("x2", kHidden);
-  const std::uint32_t ids = e.buffer(name("ids"), BufferRole::value, Symbol::tokens, kTopK, Format::i32);
+  const std::uint32_t ids = e.buffer(name("ids"), BufferRole::value, symbol, kTopK, Format::i32);
   const std::uint32_t weights = value("weights", kTopK);
   norm.w = index(name("mlp_norm"));
   e.step(name("mlp_norm"), norm, {e.view(x1)}, {e.view(normed2)});
@@ -169,22 +181,23 @@ std::uint32_t TinyModel::gqa_layer(EntryBuilder& e, std::uint32_t l, std::uint32
   route.top_k = kTopK;
   route.normalise = true;
   e.step(name("route"), route, {e.view(normed2)}, {e.view(ids), e.view(weights)},
-         e.workspace(name("router_logits"), route_workspace(tokens, kExperts).total()));
+         e.workspace(name("router_logits"), route_workspace(bound, kExperts).total()));
   ExpertsOpT experts;
   experts.w_gate_up = index(name("experts.gate_up"));
   experts.w_down = index(name("experts.down"));
   experts.layer = l;
   e.step(name("experts"), experts, {e.view(normed2), e.view(ids), e.view(weights)}, {e.view(routed)},
-         e.workspace(name("hidden"), experts_workspace(tokens, kTopK, kIntermediate, kExperts).total()));
+         e.workspace(name("hidden"), experts_workspace(bound, kTopK, kIntermediate, kExperts).total()));
   e.step(name("add_mlp"), AddOpT(), {e.view(x1), e.view(routed)}, {e.view(x2)});
   return x2;
 }
 
 std::uint32_t TinyModel::mla_layer(EntryBuilder& e, std::uint32_t l, std::uint32_t x, std::uint32_t positions) {
-  const std::uint32_t tokens = e.entry().max_tokens;
+  std::uint32_t bound = e.entry().max_tokens;
+  Symbol symbol = Symbol::tokens;
   const auto name = [l](const char* suffix) { return of_layer(l, suffix); };
   const auto value = [&](const char* suffix, std::uint64_t columns) {
-    return e.buffer(name(suffix), BufferRole::value, Symbol::tokens, columns);
+    return e.buffer(name(suffix), BufferRole::value, symbol, columns);
   };
   const auto linear = [&](const char* suffix) { return weighted<LinearOpT>(index(name(suffix))); };
   NormOpT norm;
@@ -192,7 +205,8 @@ std::uint32_t TinyModel::mla_layer(EntryBuilder& e, std::uint32_t l, std::uint32
   const std::uint32_t normed = value("normed", kHidden), q_a = value("q_a", kQueryRank);
   const std::uint32_t q = value("q", kMlaHeads * (kNope + kRope)), kv_a = value("kv_a", kLatent + kRope);
   const std::uint32_t latent = value("latent", kLatent), attended = value("attended", kMlaHeads * kValue);
-  const std::uint32_t o = value("o", kHidden), x1 = value("x1", kHidden);
+  const std::uint32_t o = value("o", kHidden);
+  std::uint32_t x1 = value("x1", kHidden);
   norm.w = index(name("attention_norm"));
   e.step(name("attention_norm"), norm, {e.view(x)}, {e.view(normed)});
   e.step(name("q_a"), linear("q_a"), {e.view(normed)}, {e.view(q_a)});
@@ -213,9 +227,14 @@ std::uint32_t TinyModel::mla_layer(EntryBuilder& e, std::uint32_t l, std::uint32
   mla.w_uv = index(name("w_uv"));
   mla.cache_layer = l;
   e.step(name("attention"), mla, {e.view(q), e.view(latent), e.view(kv_a, kLatent, kRope), e.view(positions)},
-         {e.view(attended)}, e.workspace(name("latent_query"), mla_workspace(tokens, kMlaHeads, kLatent, kRope).total()));
+         {e.view(attended)}, e.workspace(name("latent_query"), mla_workspace(bound, kMlaHeads, kLatent, kRope).total()));
   e.step(name("o"), linear("o"), {e.view(attended)}, {e.view(o)});
   e.step(name("add_attention"), AddOpT(), {e.view(x), e.view(o)}, {e.view(x1)});
+  if (options.select_early && l + 1 == kLayers) {
+    x1 = select(e, x1);
+    symbol = Symbol::rows;
+    bound = e.entry().max_rows;
+  }
 
   const std::uint32_t normed2 = value("normed2", kHidden), x2 = value("x2", kHidden);
   norm.w = index(name("mlp_norm"));
@@ -226,7 +245,7 @@ std::uint32_t TinyModel::mla_layer(EntryBuilder& e, std::uint32_t l, std::uint32
     op.w_gate_up = index(name(gate_up));
     op.w_down = index(name(down));
     e.step(name(suffix), op, {e.view(normed2)}, {e.view(out)},
-           e.workspace(name((std::string(suffix) + "_hidden").c_str()), mlp_workspace(tokens, intermediate).total()));
+           e.workspace(name((std::string(suffix) + "_hidden").c_str()), mlp_workspace(bound, intermediate).total()));
     return out;
   };
   if (l == 0) {
@@ -234,7 +253,7 @@ std::uint32_t TinyModel::mla_layer(EntryBuilder& e, std::uint32_t l, std::uint32
     e.step(name("add_mlp"), AddOpT(), {e.view(x1), e.view(dense)}, {e.view(x2)});
     return x2;
   }
-  const std::uint32_t ids = e.buffer(name("ids"), BufferRole::value, Symbol::tokens, kMlaTopK, Format::i32);
+  const std::uint32_t ids = e.buffer(name("ids"), BufferRole::value, symbol, kMlaTopK, Format::i32);
   const std::uint32_t weights = value("weights", kMlaTopK), routed = value("routed", kHidden);
   RouteOpT route = weighted<RouteOpT>(index(name("router")));
   route.kind = RouterKind::sigmoid_group;
@@ -246,13 +265,13 @@ std::uint32_t TinyModel::mla_layer(EntryBuilder& e, std::uint32_t l, std::uint32
   route.groups = kGroups;
   route.topk_groups = kTopkGroups;
   e.step(name("route"), route, {e.view(normed2)}, {e.view(ids), e.view(weights)},
-         e.workspace(name("router_logits"), route_workspace(tokens, kMlaExperts).total()));
+         e.workspace(name("router_logits"), route_workspace(bound, kMlaExperts).total()));
   ExpertsOpT experts;
   experts.w_gate_up = index(name("experts.gate_up"));
   experts.w_down = index(name("experts.down"));
   experts.layer = l;
   e.step(name("experts"), experts, {e.view(normed2), e.view(ids), e.view(weights)}, {e.view(routed)},
-         e.workspace(name("hidden"), experts_workspace(tokens, kMlaTopK, kIntermediate, kMlaExperts).total()));
+         e.workspace(name("hidden"), experts_workspace(bound, kMlaTopK, kIntermediate, kMlaExperts).total()));
   const std::uint32_t shared = mlp("shared.gate_up", "shared.down", "shared", kShared);
   e.step(name("add_mlp"), AddOpT(), {e.view(x1), e.view(routed), e.view(shared)}, {e.view(x2)});
   return x2;

@@ -22,6 +22,7 @@ struct TinyOptions {
   std::uint32_t tokens_per_sequence = 70;
   std::uint32_t sequences = 8;
   std::uint32_t seed = 1;
+  bool select_early = false;  // the last MLP or experts see only the rows that need logits
 };
 
 struct TinyModel {
@@ -56,6 +57,7 @@ struct TinyModel {
   std::uint32_t index(const std::string& name) const { return indices_.at(name); }
   void add_weights();
   void add_entry(planfb::EntryKind kind, std::uint32_t tokens, std::uint32_t rows, std::uint32_t sequences);
+  std::uint32_t select(EntryBuilder& e, std::uint32_t x);
   std::uint32_t gqa_layer(EntryBuilder& e, std::uint32_t layer, std::uint32_t x, std::uint32_t positions);
   std::uint32_t mla_layer(EntryBuilder& e, std::uint32_t layer, std::uint32_t x, std::uint32_t positions);
   std::map<std::string, std::uint32_t> indices_;
