@@ -25,6 +25,10 @@ CpuFeatures features_of(IsaLevel level) {
   f.avx2 = f.fma = f.f16c = true;
   if (level == IsaLevel::avx2) return f;
   f.avx512f = f.avx512bw = f.avx512vl = f.avx512dq = true;
+  if (level == IsaLevel::avx512) return f;
+  f.avx512_vnni = true;
+  if (level == IsaLevel::avx512_vnni) return f;
+  f.avx512_bf16 = f.amx_tile = f.amx_int8 = f.amx_bf16 = true;
   return f;
 }
 
@@ -40,6 +44,10 @@ TEST(Dispatch, TheScalarLevelIsComplete) {
   EXPECT_EQ(set.level, IsaLevel::scalar);
 #define KTC_KERNEL(slot, level, format, packing, function) EXPECT_NE(set.slot, nullptr) << #slot;
 #include "runtime/kernels/cpu/kernels.def"
+#define KTC_PANEL_KERNEL(slot, level, format, function) \
+  if (std::string_view(#slot).find("many") == std::string_view::npos) EXPECT_NE(set.slot, nullptr) << #slot;
+#include "runtime/kernels/cpu/panel_kernels.def"
+  EXPECT_EQ(set.panel_int8.many, nullptr);
 }
 
 TEST(Dispatch, EveryRowIsReached){
@@ -50,6 +58,13 @@ TEST(Dispatch, EveryRowIsReached){
     EXPECT_EQ(set.slot, &function) << #function " is not chosen by its own level"; \
   }
 #include "runtime/kernels/cpu/kernels.def"
+#define KTC_PANEL_KERNEL(slot, level_, format, function)                           \
+  {                                                                                \
+    const KernelSet set = select_kernels(features_of(IsaLevel::level_));           \
+    EXPECT_EQ(set.level, IsaLevel::level_);                                        \
+    EXPECT_EQ(set.slot, &function) << #function " is not chosen by its own level"; \
+  }
+#include "runtime/kernels/cpu/panel_kernels.def"
 }
 
 TEST(Dispatch, MaskedFeaturesSelectLowerLevels) {
@@ -76,6 +91,11 @@ TEST(Dispatch, AvailableLevels) {
   EXPECT_THAT(available_levels(features_of(IsaLevel::avx2)), ElementsAre(IsaLevel::scalar, IsaLevel::avx2));
   EXPECT_THAT(available_levels(features_of(IsaLevel::avx512)),
               ElementsAre(IsaLevel::scalar, IsaLevel::avx2, IsaLevel::avx512));
+  EXPECT_THAT(available_levels(features_of(IsaLevel::amx)),
+              ElementsAre(IsaLevel::scalar, IsaLevel::avx2, IsaLevel::avx512, IsaLevel::avx512_vnni, IsaLevel::amx));
+  CpuFeatures no_vnni = features_of(IsaLevel::amx);
+  no_vnni.avx512_vnni = false;
+  EXPECT_THAT(available_levels(no_vnni), ElementsAre(IsaLevel::scalar, IsaLevel::avx2, IsaLevel::avx512));
   CpuFeatures no_f16c = features_of(IsaLevel::avx512);
   no_f16c.f16c = false;  // avx2 rows want it, avx512 rows do not
   EXPECT_THAT(available_levels(no_f16c), ElementsAre(IsaLevel::scalar, IsaLevel::avx512));
@@ -89,6 +109,10 @@ TEST(Dispatch, FormatsPickTheirSlot) {
   EXPECT_EQ(set.store(Format::bf16), set.store_bf16);
   EXPECT_EQ(set.load(Format::f32), set.load_f32);
   EXPECT_EQ(set.attend(Format::bf16), set.attend_bf16);
+  EXPECT_EQ(set.panel(Format::int8).few, set.panel_int8.few);
+  EXPECT_EQ(set.panel(Format::int4).few, set.panel_int4.few);
+  EXPECT_EQ(set.panel(Format::fp8).few, set.panel_fp8.few);
+  EXPECT_EQ(set.panel(Format::bf16).few, set.panel_bf16.few);
 }
 
 }  // namespace
