@@ -69,7 +69,7 @@ test::PanelMatrix make_matrix(const PanelCase& c, std::mt19937& random) {
 }
 
 Activations::Activations(const PanelCase& c, std::size_t m, bool tiles, std::size_t gap, std::mt19937& random)
-    : integer_(integer(c.format)), columns_(c.columns) {
+    : integer_(integer(c.format)) {
   const std::size_t blocks = (c.columns + 63) / 64, padded = blocks * 64, piece = integer_ ? 64 : 128;
   granule_ = c.granule == 0 ? padded : c.granule;
   kb_stride_ = tiles ? piece * kTileRows : piece + gap;
@@ -161,7 +161,7 @@ std::vector<PanelKernel> panel_kernels(bool many) {
   const auto add = [&](const char* slot, const char* name, IsaLevel level, Format format, auto function) {
     if constexpr (std::is_same_v<decltype(function), PanelFn>) {
       const bool is_many = std::string_view(slot).find(".many") != std::string_view::npos;
-      if (is_many == many) found.push_back({name, {}, level, format, is_many, function});
+      if (is_many == many) found.push_back({name, level, format, function});
     }
   };
 #define KTC_PANEL_KERNEL(slot, level, format, function) add(#slot, #function, IsaLevel::level, Format::format, &function);

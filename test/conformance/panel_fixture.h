@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -15,16 +14,14 @@
 
 namespace ktc::kernels {
 
-// A kernel over panels: a row of panel_kernels.def, or one that only tests can reach (emulated tiles, other tile shapes).
+// A kernel over panels: a row of panel_kernels.def, or of panel_tiles.h.
 struct PanelKernel {
   std::string name;
-  CpuFeatures needs;  // beyond isa_level_available(level)
   IsaLevel level;
   Format format;
-  bool many;
   PanelFn function;
 };
-std::vector<PanelKernel> panel_kernels(bool many);
+std::vector<PanelKernel> panel_kernels(bool many);  // the rows of panel_kernels.def
 
 void PrintTo(const PanelKernel& kernel, std::ostream* out);
 
@@ -46,7 +43,7 @@ std::ostream& operator<<(std::ostream& out, const PanelCase& c);
 test::PanelMatrix make_matrix(const PanelCase& c, std::mt19937& random);
 
 // `m` rows of activations. Few: each row in guarded memory of its own, pieces `gap` bytes further apart than they need. Tiles:
-// rows from m on of the last tile lie behind the guard wherever the layout allows it, else hold garbage.
+// rows from m on of the last tile hold garbage.
 class Activations {
  public:
   Activations(const PanelCase& c, std::size_t m, bool tiles, std::size_t gap, std::mt19937& random);
@@ -56,7 +53,7 @@ class Activations {
 
  private:
   bool integer_;
-  std::size_t columns_, granule_, kb_stride_;
+  std::size_t granule_, kb_stride_;
   std::vector<std::unique_ptr<Guarded<std::byte>>> values_;
   std::vector<std::unique_ptr<Guarded<float>>> scales_;
   std::vector<std::unique_ptr<Guarded<std::int32_t>>> sums_;

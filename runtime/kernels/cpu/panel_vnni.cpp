@@ -1,25 +1,15 @@
 // Panels of integers at the avx512_vnni level: vpdpbusd takes the weights unsigned and four activations as one broadcast; the
 // zero point is in the start value of the accumulators. This file alone is compiled with the level's flags.
 #include "runtime/kernels/cpu/panel_body.h"
+#include "runtime/kernels/cpu/panel_ints_avx512.h"
 
 namespace ktc::kernels {
 namespace {
 
 constexpr int kBlocks = 2;
 
-KTC_INLINE __m512i load(const std::byte* p) {
-  return _mm512_load_si512(p);
-}
 KTC_INLINE __m512 widen_bf16(const std::byte* p) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_load_si256(reinterpret_cast<const __m256i*>(p))), 16));
-}
-
-KTC_INLINE std::int32_t total(const std::int32_t* sums, std::size_t count) {
-  __m512i t = _mm512_setzero_si512();
-  std::size_t i = 0;
-  for (; i + 16 <= count; i += 16) t = _mm512_add_epi32(t, _mm512_loadu_si512(sums + i));
-  t = _mm512_add_epi32(t, _mm512_maskz_loadu_epi32(static_cast<__mmask16>((1u << (count - i)) - 1u), sums + i));
-  return _mm512_reduce_add_epi32(t);
 }
 
 // kGroups: weights have scales along K. kGranules: activations have. kHalves (int4): groups of 32, two steps per block.
@@ -52,7 +42,7 @@ struct Few {
   KTC_INLINE void blocks(const std::byte* w, std::size_t at) {
     KTC_UNROLL for (int r = 0; r < kLines; ++r) {
       KTC_UNROLL for (int p = 0; p < kBlocks; ++p) {
-        const __m512i v = load(w + p * kBlockBytes + r * 64);
+        const __m512i v = Ints::load(w + p * kBlockBytes + r * 64);
         if constexpr (!kInt4) {
           KTC_UNROLL for (int m = 0; m < M; ++m) multiply(m, p, r & (kChains - 1), v, at + r * 4);
         } else {
@@ -72,7 +62,7 @@ struct Few {
   KTC_INLINE void half_blocks(const std::byte* w, std::size_t at) {
     KTC_UNROLL for (int r = 0; r < kLines; ++r) {
       KTC_UNROLL for (int p = 0; p < kBlocks; ++p) {
-        const __m512i v = load(w + p * kBlockBytes + r * 64);
+        const __m512i v = Ints::load(w + p * kBlockBytes + r * 64);
         const __m512i nibbles = _mm512_and_si512(kHigh ? _mm512_srli_epi16(v, 4) : v, _mm512_set1_epi8(15));
         KTC_UNROLL for (int m = 0; m < M; ++m) multiply(m, p, 0, nibbles, at + (kHigh ? 32 : 0) + r * 4);
       }
@@ -114,7 +104,7 @@ struct Few {
         f[m][p] = _mm512_setzero_ps();
         if constexpr (kSpill) _mm512_store_ps(a.out + m * 32 + p * 16, f[m][p]);
       }
-      if constexpr (!kStepped) start(m, total(a.rows[m].sums, steps.blocks * 2));
+      if constexpr (!kStepped) start(m, Ints::total(a.rows[m].sums, steps.blocks * 2));
     }
     for (std::size_t kb = 0; kb < steps.blocks;) {
       const std::size_t first = kb, end = at_most(kb + steps.period, steps.blocks);
