@@ -34,6 +34,14 @@ struct Few {
     }
   }
 
+  template <int kHalfBlocks>
+  KTC_INLINE std::int32_t sums_of(int m, std::size_t kb) const {
+    const std::int32_t* s = a.rows[m].sums + kb * 2;
+    std::int32_t t = 0;
+    KTC_UNROLL for (int i = 0; i < kHalfBlocks; ++i) t += s[i];
+    return t;
+  }
+
   KTC_INLINE void multiply(int m, int p, int chain, __m512i weights, std::size_t at) {
     acc[m][p][chain] = _mm512_dpbusd_epi32(acc[m][p][chain], weights, _mm512_set1_epi32(load_i32(values[m] + at)));
   }
@@ -121,10 +129,10 @@ struct Few {
         continue;
       }
       if constexpr (kStepped) {
-        KTC_UNROLL for (int m = 0; m < M; ++m) {
-          std::int32_t t = 0;
-          for (std::size_t i = first * 2; i < end * 2; ++i) t += a.rows[m].sums[i];
-          start(m, t);
+        if (end - first == 1) {
+          KTC_UNROLL for (int m = 0; m < M; ++m) start(m, sums_of<2>(m, first));
+        } else {
+          KTC_UNROLL for (int m = 0; m < M; ++m) start(m, sums_of<4>(m, first));
         }
       }
       for (; kb < end; ++kb) {
