@@ -68,6 +68,30 @@ TEST(Dispatch, MaskedFeaturesSelectLowerLevels) {
   EXPECT_EQ(select_kernels(f).matmul_bf16, row_function<MatmulFn>("matmul_bf16_scalar"));
 }
 
+#if defined(__x86_64__)
+TEST(Dispatch, MaskedFeaturesSelectLowerPanels) {
+  CpuFeatures f = features_of(IsaLevel::amx);
+  KernelSet set = select_kernels(f);
+  EXPECT_EQ(set.panel_int8.few, panel_int8_few_vnni);
+  EXPECT_EQ(set.panel_int8.many, panel_int8_many_amx);
+  EXPECT_EQ(set.panel_bf16.few, panel_bf16_few_avx512);
+  f.amx_bf16 = false;  // the level goes as a whole
+  set = select_kernels(f);
+  EXPECT_EQ(set.panel_int8.few, panel_int8_few_vnni);
+  EXPECT_EQ(set.panel_int8.many, nullptr);
+  EXPECT_EQ(set.enter_tiles, enter_tiles_none);
+  f.avx512_vnni = false;
+  set = select_kernels(f);
+  EXPECT_EQ(set.panel_int4.few, panel_int4_few_avx512);
+  f.avx512bw = false;
+  set = select_kernels(f);
+  EXPECT_EQ(set.panel_int4.few, panel_int4_few_avx2);
+  EXPECT_EQ(set.quantise_row, quantise_row_avx2);
+  f.avx2 = false;
+  EXPECT_EQ(select_kernels(f).panel_fp8.few, panel_fp8_few_scalar);
+}
+#endif
+
 TEST(Dispatch, ALevelCanBeAskedFor) {
   const CpuFeatures f = features_of(IsaLevel::avx512);
   for (IsaLevel level : {IsaLevel::scalar, IsaLevel::avx2, IsaLevel::avx512})
