@@ -1,6 +1,7 @@
 // Which formats the kernels of a device take, and what a policy gets when it states none.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,9 +20,22 @@ struct DeviceFormats {
 DeviceFormats formats_of(std::string_view device);
 
 bool takes(std::span<const Format> formats, Format format);
+constexpr bool is_integer(Format weights) { return weights == Format::int8 || weights == Format::int4; }
+
+// Input features per scale when the policy states no group: 64 for int4, one scale per row (0) for the others.
+constexpr std::uint32_t default_group(Format weights) { return weights == Format::int4 ? 64 : 0; }
+
+// "bf16", "int8/row", "int4/64".
+std::string weights_text(Format weights, std::uint32_t group);
+
 std::string list(std::span<const Format> formats);  // "f32, bf16"
 
-// Activations when the policy states none: bf16 where weights are bf16 and the device has such kernels, else f32.
+// The activations that the device's kernels for weights of a format take: on a CPU int8 for integer weights and f32 for the
+// others.
+std::span<const Format> activations_for(std::string_view device, Format weights);
+
+// Activations when the policy states none: int8 for integer weights on a CPU, bf16 where weights are bf16 and the device has
+// such kernels, else f32.
 Format default_activations(std::string_view device, Format weights);
 
 }  // namespace ktc::placement

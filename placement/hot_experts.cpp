@@ -62,7 +62,7 @@ Expected<std::uint64_t> budget_in_slots(const models::ModelDesc& model, const Mo
     case ExpertBudget::Kind::bytes: {
       std::uint64_t largest = 1;
       for (std::size_t i = 0; i < numbers.size(); ++i) {
-        KTC_ASSIGN_OR_RETURN(std::uint64_t bytes, weight_bytes(model, model.modules[movable.modules[i]], weights));
+        KTC_ASSIGN_OR_RETURN(std::uint64_t bytes, weight_bytes(model, model.modules[movable.modules[i]], {weights}));
         largest = std::max(largest, numbers[i] == 0 ? 0 : bytes / numbers[i]);
       }
       return experts.on_gpu.bytes / largest;

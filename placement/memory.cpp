@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 
+#include "placement/device_formats.h"
 #include "placement/slot_use.h"
+#include "placement/tiles.h"
 #include "runtime/base/units.h"
 #include "runtime/formats/workspace.h"
 
@@ -39,9 +42,13 @@ std::uint64_t buffer(std::uint64_t rows, std::uint64_t columns) {
 
 // Bytes of the packed weights of one slot. W_UK and W_UV have the elements of kv_b, but rows of nope and latent
 // elements.
-Expected<std::uint64_t> slot_bytes(const ModelDesc& model, const Module& module, const SlotUse& use, Format weights) {
+Expected<std::uint64_t> slot_bytes(const ModelDesc& model, const Module& module, const SlotUse& use,
+                                   const WeightChoice& weights) {
   const models::WeightSlot& slot = model.slots[use.slot];
-  const Format format = use.role == SlotRole::vector ? Format::f32 : weights;
+  const bool panels = is_integer(weights.format) && use.role == SlotRole::matrix;
+  const Format format = use.role == SlotRole::vector                                ? Format::f32
+                        : use.role == SlotRole::kv_b && is_integer(weights.format) ? weights.unrounded
+                                                                                   : weights.format;
   std::optional<std::uint64_t> bytes;
   if (use.role == SlotRole::kv_b) {
     const auto& mla = std::get<models::MlaDesc>(module.attributes);
@@ -49,7 +56,9 @@ Expected<std::uint64_t> slot_bytes(const ModelDesc& model, const Module& module,
     const auto uv = packed_bytes(format, Packing::row_major, mla.heads, mla.v_dim, mla.kv_rank);
     if (uk && uv && *uk <= UINT64_MAX - *uv) bytes = *uk + *uv;
   } else {
-    bytes = packed_bytes(format, Packing::row_major, slot.batch, slot.rows, slot.columns);
+    // paired panels have the size of plain ones
+    bytes = packed_bytes(format, panels ? Packing::panel : Packing::row_major, slot.batch, slot.rows, slot.columns,
+                         panels ? weights.group : 0);
   }
   if (!bytes)
     return make_error(StatusCode::invalid_argument,
@@ -61,6 +70,15 @@ Expected<std::uint64_t> slot_bytes(const ModelDesc& model, const Module& module,
 // Buffers and workspace of one module at n tokens, none sharing an address: inputs are counted by whoever makes them.
 struct ModuleBuffers {
   std::uint64_t n, hidden;
+  bool panels = false;  // int8 activations
+
+  // The largest scratch of a module's products, which run one after the other.
+  std::uint64_t linear(std::initializer_list<std::uint64_t> columns) const {
+    std::uint64_t most = 0;
+    for (const std::uint64_t width : columns) most = std::max(most, width);
+    if (!panels) return 0;
+    return wide(most) ? UINT64_MAX : panel_linear_workspace(Format::int8, n, most, kGranule, kFewestTileRows).total();
+  }
 
   std::uint64_t operator()(const models::EmbeddingDesc&) const { return buffer(n, hidden); }
   std::uint64_t operator()(const models::NormDesc&) const { return buffer(n, hidden); }
@@ -69,6 +87,7 @@ struct ModuleBuffers {
     std::uint64_t bytes = buffer(n, plus(q, times(2, kv)));  // q, k, v
     bytes = plus(bytes, buffer(n, q));                       // attention's output
     bytes = plus(bytes, times(2, buffer(n, hidden)));        // after o, and the sum with the residual
+    bytes = plus(bytes, linear({hidden, q}));
     return plus(bytes, wide(q) ? UINT64_MAX : gqa_workspace(n, d.heads, d.head_dim).total());
   }
   std::uint64_t operator()(const models::MlaDesc& d) const {
@@ -78,6 +97,7 @@ struct ModuleBuffers {
     bytes = plus(bytes, times(2, buffer(n, latent)));                              // kv_a and its norm
     bytes = plus(bytes, buffer(n, times(d.heads, d.v_dim)));                       // attention's output
     bytes = plus(bytes, times(2, buffer(n, hidden)));  // after o, and the sum with the residual
+    bytes = plus(bytes, linear({hidden, d.q_rank, times(d.heads, d.v_dim)}));
     const bool huge = wide(times(d.heads, latent)) || wide(times(d.heads, d.kv_rank));
     return plus(bytes, huge ? UINT64_MAX : mla_workspace(n, d.heads, d.kv_rank, d.rope_dim).total());
   }
@@ -88,11 +108,18 @@ struct ModuleBuffers {
   }
   std::uint64_t operator()(const models::ExpertsDesc& d) const {
     const std::uint64_t bytes = times(2, buffer(n, hidden));  // output, and the sum with the residual
-    if (wide(times(top_k, d.intermediate))) return UINT64_MAX;
+    if (wide(times(top_k, d.intermediate)) || wide(times(top_k, hidden))) return UINT64_MAX;
+    if (panels)
+      return plus(bytes, panel_experts_workspace(Format::int8, n, top_k, hidden, d.intermediate, d.experts, kGranule,
+                                                 kGranule, kFewestTileRows)
+                             .total());
     return plus(bytes, experts_workspace(n, top_k, d.intermediate, d.experts).total());
   }
   std::uint64_t operator()(const models::MlpDesc& d) const {
-    return plus(times(2, buffer(n, hidden)), mlp_workspace(n, d.intermediate).total());
+    const std::uint64_t bytes = times(2, buffer(n, hidden));
+    if (!panels) return plus(bytes, mlp_workspace(n, d.intermediate).total());
+    if (wide(hidden)) return UINT64_MAX;
+    return plus(bytes, panel_mlp_workspace(Format::int8, n, hidden, d.intermediate, kGranule, kGranule, kFewestTileRows).total());
   }
   std::uint64_t operator()(const models::HeadDesc&) const { return 0; }  // counted with its rows
 
@@ -117,7 +144,7 @@ std::uint64_t experts_of(const Module& module) {
 // Bytes of one hot expert of a layer; the largest number when that overflows, which no budget admits.
 std::uint64_t hot_expert_bytes(const ModelDesc& model, const HotExperts& layer) {
   const Module& module = model.modules[layer.module];
-  const auto bank = weight_bytes(model, module, layer.weights);
+  const auto bank = weight_bytes(model, module, {layer.weights});
   return bank.ok() ? *bank / experts_of(module) : UINT64_MAX;
 }
 
@@ -144,7 +171,7 @@ std::string exact_size(std::uint64_t bytes) {
 
 }  // namespace
 
-Expected<std::uint64_t> weight_bytes(const ModelDesc& model, const Module& module, Format weights) {
+Expected<std::uint64_t> weight_bytes(const ModelDesc& model, const Module& module, const WeightChoice& weights) {
   std::uint64_t total = 0;
   for (const SlotUse& use : slots_of(module)) {
     KTC_ASSIGN_OR_RETURN(std::uint64_t bytes, slot_bytes(model, module, use, weights));
@@ -181,7 +208,7 @@ std::uint64_t arena_bound(const ModelDesc& model, const std::vector<ModulePlacem
     if (modules[i].device != device) continue;
     any = true;
     const Module& module = model.modules[i];
-    ModuleBuffers buffers{n, model.hidden};
+    ModuleBuffers buffers{n, model.hidden, modules[i].activations == Format::int8};
     buffers.top_k = top_k[module.layer];
     const std::uint64_t bytes = std::visit(buffers, module.attributes);
     std::uint64_t& sum = module.layer < 0 ? outside : layers[module.layer];
@@ -192,6 +219,7 @@ std::uint64_t arena_bound(const ModelDesc& model, const std::vector<ModulePlacem
           std::max<std::uint64_t>(extend_rows(n, policy.kv_cache.sequences, model.vocab), batch.decode.back());
       outside = plus(outside, plus(times(2, buffer(rows, model.hidden)), buffer(rows, model.vocab)));
       outside = plus(outside, align64(rows * 4));
+      outside = plus(outside, ModuleBuffers{rows, model.hidden, buffers.panels}.linear({model.hidden}));
     }
   }
   if (!any) return 0;
@@ -209,14 +237,15 @@ Expected<std::vector<MemoryLine>> account(const ModelDesc& model, const std::vec
   for (const HotExperts& layer : hot) hot_of[layer.module] = &layer;
   std::vector<MemoryLine> lines;
   for (const std::string& device : devices_of(target)) {
-    std::map<std::pair<std::uint32_t, Format>, bool> counted;  // slots that two modules share are packed once
+    std::map<std::tuple<std::uint32_t, Format, std::uint32_t>, bool> counted;  // slots that two modules share are packed once
     for (std::size_t i = 0; i < model.modules.size(); ++i) {
       if (modules[i].device != device) continue;
       const Module& module = model.modules[i];
       std::uint64_t total = 0;
       for (const SlotUse& use : slots_of(module)) {
-        if (!counted.emplace(std::pair(use.slot, modules[i].weights), true).second) continue;
-        KTC_ASSIGN_OR_RETURN(std::uint64_t bytes, slot_bytes(model, module, use, modules[i].weights));
+        if (!counted.emplace(std::tuple(use.slot, modules[i].weights, modules[i].group), true).second) continue;
+        const WeightChoice choice{modules[i].weights, modules[i].group, modules[i].unrounded};
+        KTC_ASSIGN_OR_RETURN(std::uint64_t bytes, slot_bytes(model, module, use, choice));
         total = plus(total, bytes);
       }
       if (const auto layer = hot_of.find(static_cast<std::uint32_t>(i)); layer != hot_of.end() && !update)

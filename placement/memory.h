@@ -1,6 +1,7 @@
 // The memory account of a placement, from shapes alone.
 //
-// weights   exact: ktc::packed_bytes of every packed weight (packing row_major). Embedding and head that share a slot,
+// weights   exact: ktc::packed_bytes of every packed weight, row_major for f32 and bf16, panels for int8 and int4. (Where
+// projections of fewer than 32 spare rows are joined into one matrix, panels need a little less than this.) Embedding and head that share a slot,
 // a device
 //           and a format are counted once. Hot experts count on their GPU, one line per layer; the CPU's bank
 //           holds the others, or all of them when the policy moves experts at run time (`experts.update`), which
@@ -16,8 +17,16 @@
 
 namespace ktc::placement {
 
+// How the matrices of a module are packed.
+struct WeightChoice {
+  Format format;
+  std::uint32_t group = 0;
+  Format unrounded = Format::bf16;  // ModulePlacement::unrounded
+};
+
 // Bytes of the packed weights of one module on its own. Errors: 64-bit overflow.
-Expected<std::uint64_t> weight_bytes(const models::ModelDesc& model, const models::Module& module, Format weights);
+Expected<std::uint64_t> weight_bytes(const models::ModelDesc& model, const models::Module& module,
+                                     const WeightChoice& weights);
 
 // Bytes of one page over all layers whose attention module is on `device`; 0: none is.
 std::uint64_t page_bytes(const models::ModelDesc& model, const std::vector<ModulePlacement>& modules,

@@ -6,6 +6,7 @@
 #include <bit>
 #include <functional>
 
+#include "placement/device_formats.h"
 #include "placement/hot_experts.h"
 #include "placement/memory.h"
 #include "placement/name_pattern.h"
@@ -143,6 +144,27 @@ void note_rounding(const ModelDesc& model, const Policy& policy, Placement* plac
                                              rounded[r]));
 }
 
+// Embeddings that keep their rows, and what that costs when the head is tied to them.
+void note_embeddings(const ModelDesc& model, const Policy& policy, Placement* placement) {
+  for (std::size_t i = 0; i < model.modules.size(); ++i) {
+    const ModulePlacement& placed = placement->modules[i];
+    const Rule& rule = policy.rules[static_cast<std::size_t>(placed.rule)];
+    if (!keeps_rows(model.modules[i], rule)) continue;
+    std::string note = fmt::format("rule {} ({}) asks for {}, '{}' keeps {}: a lookup reads single rows",
+                                   to_string(rule.position), describe(rule), rule.place.weights.word, model.modules[i].name,
+                                   to_string(placed.weights));
+    const auto* embedding = std::get_if<models::EmbeddingDesc>(&model.modules[i].attributes);
+    for (std::size_t j = 0; embedding && j < model.modules.size(); ++j) {
+      const auto* head = std::get_if<models::HeadDesc>(&model.modules[j].attributes);
+      const ModulePlacement& other = placement->modules[j];
+      if (head && head->weight == embedding->weight && other.device == placed.device && other.weights != placed.weights)
+        note += fmt::format("; '{}' is tied to it and packed once more as {}", model.modules[j].name,
+                            weights_text(other.weights, other.group));
+    }
+    placement->notes.push_back(std::move(note));
+  }
+}
+
 // Settings that are legal but probably not what was meant.
 Status judge_sizes(const ModelDesc& model, const Policy& policy, const Target& target, Placement* placement) {
   const KvCachePolicy& kv = policy.kv_cache;
@@ -185,6 +207,7 @@ Expected<Placement> place(const ModelDesc& model, const Policy& policy, const Ta
   }
   KTC_ASSIGN_OR_RETURN(placement.hot, choose_hot_experts(model, placement.modules, policy.experts, counts));
   note_rounding(model, policy, &placement);
+  note_embeddings(model, policy, &placement);
   KTC_RETURN_IF_ERROR(judge_sizes(model, policy, target, &placement));
   KTC_ASSIGN_OR_RETURN(placement.memory, account(model, placement.modules, placement.hot, policy, target));
   KTC_RETURN_IF_ERROR(check_budget(model, placement, policy, target));

@@ -30,6 +30,11 @@ bool rounds(const models::ModelDesc& model, const models::Module& module, Format
   return false;
 }
 
+bool keeps_rows(const models::Module& module, const Rule& rule) {
+  const auto format = parse_format(rule.place.weights.word);
+  return module.cls == models::ModuleClass::Embedding && format && is_integer(*format) && rule.place.device == "cpu";
+}
+
 Expected<ModulePlacement> resolve(const models::ModelDesc& model, const models::Module& module, const Rule& rule) {
   const PlaceSpec& spec = rule.place;
   const DeviceFormats available = formats_of(spec.device);
@@ -37,6 +42,7 @@ Expected<ModulePlacement> resolve(const models::ModelDesc& model, const models::
   ModulePlacement placed;
   placed.device = spec.device;
   placed.pin = spec.pin;
+  placed.unrounded = native;
 
   if (keeps_precision(module.cls)) {
     // a rule for "*" means the modules that have a choice; one that names the class means what it says
@@ -59,18 +65,29 @@ Expected<ModulePlacement> resolve(const models::ModelDesc& model, const models::
   }
 
   placed.weights = native;
+  if (keeps_rows(module, rule)) {  // its rule's activations are those of integer weights
+    placed.activations = default_activations(spec.device, native);
+    return placed;
+  }
   if (spec.weights.stated() && spec.weights.word != "native") {
     const auto format = parse_format(spec.weights.word);
     if (!format || !takes(available.weights, *format))
       return unavailable(spec.weights, "weights", module.cls, spec.device, "one of native, " + list(available.weights));
     placed.weights = *format;
   }
+  placed.group = spec.group == 0 ? default_group(placed.weights) : spec.group == kGroupRow ? 0 : spec.group;
+  if (!has_group(placed.weights, placed.group))
+    return make_error(StatusCode::invalid_argument,
+                      {to_string(spec.weights.position), fmt::format("group of {} weights", spec.weights.word),
+                       std::to_string(placed.group), "row",
+                       fmt::format("{} has one scale per row: remove group, or take int4", spec.weights.word)});
   placed.activations = default_activations(spec.device, placed.weights);
   if (spec.activations.stated()) {
     const auto format = parse_format(spec.activations.word);
-    if (!format || !takes(available.activations, *format))
-      return unavailable(spec.activations, "activations", module.cls, spec.device,
-                         (available.activations.size() > 1 ? "one of " : "") + list(available.activations));
+    const auto possible = activations_for(spec.device, placed.weights);
+    if (!format || !takes(possible, *format))
+      return unavailable(spec.activations, fmt::format("activations for {} weights", to_string(placed.weights)), module.cls,
+                         spec.device, (possible.size() > 1 ? "one of " : "") + list(possible));
     placed.activations = *format;
   }
   return placed;

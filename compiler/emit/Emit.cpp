@@ -89,8 +89,9 @@ Status prepareFolder(const fs::path& folder, const std::set<std::string>& ours) 
 std::uint64_t fingerprint(const FileJobs& file, const models::ModelDesc& model) {
   std::string text;
   for (const WeightJob& job : file.jobs) {
-    text += fmt::format("{} {} {} {} {} {} {}\n", job.name, job.batch, job.rows, job.columns, static_cast<int>(job.format),
-                        static_cast<int>(job.packing), job.offset);
+    text += fmt::format("{} {} {} {} {} {} {} {} {} {:016x}\n", job.name, job.batch, job.rows, job.columns,
+                        static_cast<int>(job.format), job.group, static_cast<int>(job.packing), job.offset, job.clip_search,
+                        XXH3_64bits(job.importance.data(), job.importance.size() * sizeof(float)));
     for (const RecipePiece& p : job.pieces)
       text += fmt::format("{} {} {} {} {} {} {} {} {} {} {}\n", model.slots[p.slot].name, p.src_row, p.row_step, p.rows,
                           p.transpose, p.dst_batch, p.dst_row, p.repeat, p.repeat_src_row, p.repeat_dst_batch,
@@ -106,6 +107,17 @@ std::uint64_t fingerprint(const FileJobs& file, const models::ModelDesc& model) 
   return XXH3_64bits(text.data(), text.size());
 }
 
+WeightQuality qualityOf(const WeightJob& job, const JobQuality& quality) {
+  const double weights = static_cast<double>(job.batch) * static_cast<double>(job.rows) * static_cast<double>(job.columns);
+  return {job.name,
+          fmt::format("{}/{}", to_string(job.format), job.group == 0 ? "row" : std::to_string(job.group)),
+          static_cast<double>(job.bytes) * 8 / weights,
+          quality.error(),
+          quality.worst_error,
+          quality.worst_matrix,
+          job.batch};
+}
+
 }  // namespace
 
 Status emitPlan(mlir::ModuleOp module, const models::ModelDesc& model, const EmitOptions& options) {
@@ -116,8 +128,12 @@ Status emitPlan(mlir::ModuleOp module, const models::ModelDesc& model, const Emi
   KTC_RETURN_IF_ERROR(prepareFolder(options.folder, ours));
 
   std::uint64_t total = 0, before = 0;
-  for (const FileJobs& file : built.files)
-    for (const WeightJob& job : file.jobs) total += job.bytes;
+  for (FileJobs& file : built.files)
+    for (WeightJob& job : file.jobs) {
+      total += job.bytes;
+      job.clip_search = options.clip_search;
+    }
+  std::vector<WeightQuality> quality;
   for (const FileJobs& file : built.files) {
     WriteOptions write;
     write.threads = options.threads;
@@ -125,10 +141,14 @@ Status emitPlan(mlir::ModuleOp module, const models::ModelDesc& model, const Emi
     write.cancelled = options.cancelled;
     if (options.progress)
       write.progress = [&options, before, total](std::uint64_t done, std::uint64_t) { options.progress(before + done, total); };
-    KTC_ASSIGN_OR_RETURN(std::vector<std::uint64_t> digests,
+    write.max_error = options.max_error;
+    KTC_ASSIGN_OR_RETURN(std::vector<JobRecord> records,
                          write_weights(options.folder / file.path, file.bytes, file.jobs, model, write));
-    for (std::size_t i = 0; i < digests.size(); ++i) built.plan.weights[file.weights[i]]->digest = digests[i];
-    for (const WeightJob& job : file.jobs) before += job.bytes;
+    for (std::size_t i = 0; i < records.size(); ++i) {
+      built.plan.weights[file.weights[i]]->digest = records[i].digest;
+      if (records[i].quality.squared_norm > 0) quality.push_back(qualityOf(file.jobs[i], records[i].quality));
+      before += file.jobs[i].bytes;
+    }
   }
 
   for (const std::string& name : model.text_files) {
@@ -140,7 +160,8 @@ Status emitPlan(mlir::ModuleOp module, const models::ModelDesc& model, const Emi
     out->digest = XXH3_64bits(text.data(), text.size());
     built.plan.text_files.push_back(std::move(out));
   }
-  KTC_RETURN_IF_ERROR(writeFile(options.folder / "report.json", options.report.data(), options.report.size()));
+  const std::string report = options.report ? options.report(quality) : std::string();
+  KTC_RETURN_IF_ERROR(writeFile(options.folder / "report.json", report.data(), report.size()));
 
   const std::vector<std::byte> bytes = plan::serialise_plan(built.plan);
   const fs::path temporary = options.folder / "plan.ktp.tmp";

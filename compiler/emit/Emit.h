@@ -7,21 +7,36 @@
 
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "compiler/emit/PlanBuilder.h"
 
 namespace ktc::compiler {
 
+// What rounding did to one weight; errors are ||w - wq|| / ||w||.
+struct WeightQuality {
+  std::string name;
+  std::string type;                        // "int4/64"
+  double bits_per_weight = 0;              // of the packed bytes: scales and padding included
+  double error = 0;                        // over the stack
+  double worst_error = 0;                  // of one matrix
+  std::uint64_t worst_matrix = 0, matrices = 1;
+};
+
 struct EmitOptions {
   std::filesystem::path folder;
   int threads = 0;                                                        // 0: all
-  std::string report;                                                     // contents of report.json
+  std::function<std::string(const std::vector<WeightQuality>&)> report;   // contents of report.json; called once, at the end
   std::function<void(std::uint64_t done, std::uint64_t total)> progress;  // bytes of weights
   std::function<bool()> cancelled;
+  bool clip_search = true;                                                // false: plain rounding
+  std::optional<double> max_error;                                        // of one matrix; above it the compile fails
 };
 
-// Errors: the folder exists and holds something else than a plan; no space; unreadable shards; interrupted.
+// Errors: the folder exists and holds something else than a plan; no space; unreadable shards; interrupted; weights that are
+// not finite; an error above max_error.
 Status emitPlan(mlir::ModuleOp module, const models::ModelDesc& model, const EmitOptions& options);
 
 }  // namespace ktc::compiler

@@ -111,8 +111,8 @@ class Builder {
   }
 
   Status addWeight(const std::string& name, std::uint64_t batch, std::uint64_t rows, std::uint64_t columns,
-                   llvm::StringRef device, llvm::StringRef format, llvm::StringRef packing, mlir::ArrayAttr recipe,
-                   std::uint64_t alignment) {
+                   llvm::StringRef device, llvm::StringRef format, llvm::StringRef packing, std::uint64_t group,
+                   mlir::ArrayAttr recipe, std::uint64_t alignment) {
     WeightJob job;
     job.name = name;
     job.batch = batch;
@@ -120,7 +120,8 @@ class Builder {
     job.columns = columns;
     job.format = *parse_format(format.str());
     job.packing = *parse_packing(packing.str());
-    job.bytes = packed_bytes(job.format, job.packing, batch, rows, columns).value_or(0);
+    job.group = static_cast<std::uint32_t>(group);
+    job.bytes = packed_bytes(job.format, job.packing, batch, rows, columns, job.group).value_or(0);
     for (mlir::Attribute attribute : recipe) {
       auto piece = mlir::cast<kt::PieceAttr>(attribute);
       auto slot = slots_.find(piece.getSlot().str());
@@ -151,6 +152,7 @@ class Builder {
     out->source = planfb::WeightSource::file;
     out->format = static_cast<std::uint8_t>(job.format);
     out->packing = static_cast<std::uint8_t>(job.packing);
+    out->group = static_cast<std::uint16_t>(job.group);
     out->batch = batch;
     out->rows = rows;
     out->columns = columns;
@@ -169,15 +171,15 @@ class Builder {
     for (mlir::Operation& op : *module_.getBody()) {
       if (auto weight = mlir::dyn_cast<kt::WeightOp>(op)) {
         KTC_RETURN_IF_ERROR(addWeight(weight.getSymName().str(), weight.getBatch(), weight.getRows(), weight.getColumns(),
-                                      *weight.getDevice(), *weight.getFormat(), *weight.getPacking(), weight.getRecipe(),
-                                      kWeightAlignment));
+                                      *weight.getDevice(), *weight.getFormat(), *weight.getPacking(),
+                                      weight.getGroup().value_or(0), weight.getRecipe(), kWeightAlignment));
       } else if (auto bank = mlir::dyn_cast<kt::ExpertBankOp>(op)) {
         const std::uint64_t experts = bank.getExperts(), hidden = bank.getHidden(), inner = bank.getIntermediate();
         const std::string name = bank.getSymName().str();
         KTC_RETURN_IF_ERROR(addWeight(name + ".gate_up", experts, 2 * inner, hidden, *bank.getDevice(), *bank.getFormat(),
-                                      *bank.getPacking(), bank.getGateUp(), kPage));
+                                      *bank.getPacking(), bank.getGroup().value_or(0), bank.getGateUp(), kPage));
         KTC_RETURN_IF_ERROR(addWeight(name + ".down", experts, hidden, inner, *bank.getDevice(), *bank.getFormat(),
-                                      *bank.getPacking(), bank.getDown(), kPage));
+                                      bank.getDownPacking(), bank.getGroup().value_or(0), bank.getDown(), kPage));
       }
     }
     return {};

@@ -19,6 +19,15 @@ std::uint32_t bankIndex(const PlanIndex& index, FlatSymbolRefAttr ref, const cha
 }
 float toFloat(const llvm::APFloat& value) { return value.convertToFloat(); }
 
+// x_granule and tile_rows of a product; h_granule where it has one.
+template <typename Table>
+void setTile(Table& table, kt::TileAttr tile) {
+  if (!tile) return;
+  table.x_granule = static_cast<std::uint16_t>(tile.getX());
+  table.tile_rows = static_cast<std::uint16_t>(tile.getRows());
+  if constexpr (requires { table.h_granule; }) table.h_granule = static_cast<std::uint16_t>(tile.getH());
+}
+
 planfb::RouterKind routerKind(kt::RouterKind kind) {
   return kind == kt::RouterKind::softmax_topk ? planfb::RouterKind::softmax_topk : planfb::RouterKind::sigmoid_group;
 }
@@ -44,6 +53,7 @@ bool setOp(planfb::OpUnion& out, mlir::Operation* op, PlanIndex& index) {
         planfb::LinearOpT t;
         t.w = weightIndex(index, o.getWeightAttr());
         t.w_bias = weightIndex(index, o.getBiasAttr());
+        setTile(t, o.getTileAttr());
         out.Set(std::move(t));
         return true;
       })
@@ -51,6 +61,7 @@ bool setOp(planfb::OpUnion& out, mlir::Operation* op, PlanIndex& index) {
         planfb::LinearOpT t;
         t.w = weightIndex(index, o.getWeightAttr());
         t.head = true;
+        setTile(t, o.getTileAttr());
         out.Set(std::move(t));
         return true;
       })
@@ -105,6 +116,7 @@ bool setOp(planfb::OpUnion& out, mlir::Operation* op, PlanIndex& index) {
         t.w_down = bankIndex(index, o.getBankAttr(), "down");
         t.activation = planfb::Activation::swiglu;
         t.layer = static_cast<std::uint32_t>(std::max<std::int64_t>(0, o.getModule().getLayer()));
+        setTile(t, o.getTileAttr());
         out.Set(std::move(t));
         return true;
       })
@@ -113,6 +125,7 @@ bool setOp(planfb::OpUnion& out, mlir::Operation* op, PlanIndex& index) {
         t.w_gate_up = weightIndex(index, o.getGateUpAttr());
         t.w_down = weightIndex(index, o.getDownAttr());
         t.activation = planfb::Activation::swiglu;
+        setTile(t, o.getTileAttr());
         out.Set(std::move(t));
         return true;
       })

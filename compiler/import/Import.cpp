@@ -110,7 +110,7 @@ class Importer {
       builder_.setInsertionPoint(symbols_);
       int64_t shape[] = {int64_t(slot.batch), int64_t(slot.rows), int64_t(slot.columns)};
       kt::WeightOp::create(builder_, locate(slot.line), slot.name, shape, typeOf(slot.type), wholeSlot(slot),
-                           mlir::StringAttr(), mlir::StringAttr(), mlir::StringAttr(), mlir::StringAttr());
+                           mlir::StringAttr(), mlir::StringAttr(), mlir::StringAttr(), mlir::IntegerAttr(), mlir::StringAttr());
     }
     return FlatSymbolRefAttr::get(&context_, slot.name);
   }
@@ -122,7 +122,7 @@ class Importer {
     builder_.setInsertionPoint(symbols_);
     kt::ExpertBankOp::create(builder_, locate(module.line), module.name, experts.experts, model_.hidden,
                              experts.intermediate, typeOf(gateUp.type), wholeSlot(gateUp), wholeSlot(down),
-                             mlir::StringAttr(), mlir::StringAttr(), mlir::StringAttr(), mlir::StringAttr());
+                             mlir::StringAttr(), mlir::StringAttr(), mlir::StringAttr(), mlir::IntegerAttr(), mlir::StringAttr());
     return FlatSymbolRefAttr::get(&context_, module.name);
   }
 
@@ -161,8 +161,8 @@ class Importer {
                            std::uint32_t bias = kNoSlot) {
     llvm::SmallVector<mlir::Type> types;
     for (std::uint64_t count : columns) types.push_back(tokens(count));
-    return kt::LinearOp::create(builder_, locate(module.line), types, x, weight(slot), weight(bias), describe(module),
-                                {}, {}, {}, {})
+    return kt::LinearOp::create(builder_, locate(module.line), types, x, weight(slot), weight(bias), describe(module), {}, {},
+                                {}, {}, {})
         .getResults();
   }
 
@@ -215,8 +215,8 @@ class Importer {
 
   Value mlp(const Module& module, Value x) {
     const auto& d = std::get<models::MlpDesc>(module.attributes);
-    return kt::MlpOp::create(builder_, locate(module.line), x.getType(), swiglu(), x, weight(d.gate_up), weight(d.down),
-                             describe(module), {}, {}, {}, {});
+    return kt::MlpOp::create(builder_, locate(module.line), x.getType(), swiglu(), x, weight(d.gate_up),
+                             weight(d.down), describe(module), {}, {}, {}, {}, {});
   }
 
   // ids and weights of the chosen experts
@@ -233,8 +233,8 @@ class Importer {
 
   Value experts(const Module& module, Value x, std::pair<Value, Value> routed) {
     const auto& d = std::get<models::ExpertsDesc>(module.attributes);
-    return kt::ExpertsOp::create(builder_, locate(module.line), x.getType(), swiglu(), x, routed.first, routed.second,
-                                 bank(module, d), describe(module), {}, {}, {}, {});
+    return kt::ExpertsOp::create(builder_, locate(module.line), x.getType(), swiglu(), x, routed.first,
+                                 routed.second, bank(module, d), describe(module), {}, {}, {}, {}, {});
   }
 
   // The sum belongs to the module whose output it adds.
@@ -274,7 +274,7 @@ class Importer {
     h = norm(model_.final_norm, h);
     mlir::Location at = locate(head.line);
     Value logits = kt::LmHeadOp::create(builder_, at, tokens(model_.vocab), h,
-                                        weight(std::get<models::HeadDesc>(head.attributes).weight), describe(head), {},
+                                        weight(std::get<models::HeadDesc>(head.attributes).weight), describe(head), {}, {},
                                         {}, {}, {});
     Value next = kt::SampleOp::create(builder_, at, index, logits, describe(head), {}, {}, {}, {});
     kt::ReturnOp::create(builder_, at, next);

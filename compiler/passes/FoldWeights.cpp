@@ -228,8 +228,9 @@ class Folder {
       if (linear.getPlaceAttr() != first.getPlaceAttr()) return "the projections are in different places";
       kt::WeightOp a = of(first), b = of(linear);
       if (a.getSource() != b.getSource() || a.getDeviceAttr() != b.getDeviceAttr() ||
-          a.getFormatAttr() != b.getFormatAttr() || a.getPackingAttr() != b.getPackingAttr()) {
-        return "the weights differ in checkpoint type, device, format or packing";
+          a.getFormatAttr() != b.getFormatAttr() || a.getPackingAttr() != b.getPackingAttr() ||
+          a.getGroupAttr() != b.getGroupAttr()) {
+        return "the weights differ in checkpoint type, device, format, group or packing";
       }
       if (others.contains(b.getSymName())) return "something else uses one of the weights";
     }
@@ -247,9 +248,9 @@ class Folder {
     mlir::OpBuilder builder(first);
     llvm::SmallVector<mlir::Location> locations;
     for (kt::LinearOp linear : linears) locations.push_back(linear.getLoc());
-    auto joined =
-        kt::LinearOp::create(builder, builder.getFusedLoc(locations), types, first.getX(), joinedWeight(parts),
-                             FlatSymbolRefAttr(), first.getModule(), first.getPlaceAttr(), {}, {}, {});
+    auto joined = kt::LinearOp::create(builder, builder.getFusedLoc(locations), types, first.getX(), joinedWeight(parts),
+                                       FlatSymbolRefAttr(), first.getModule(), first.getTileAttr(), first.getPlaceAttr(), {},
+                                       {}, {});
     unsigned next = 0;
     for (kt::LinearOp linear : linears) {
       for (Value out : linear.getOuts()) out.replaceAllUsesWith(joined.getOuts()[next++]);

@@ -19,6 +19,9 @@ namespace ktc::compiler {
 std::unique_ptr<mlir::Pass> createPlace(const placement::Policy& policy, const placement::Target& target,
                                         Status& status);
 
+// kt-tile-cpu with a target that the caller has read; it must outlive the pass.
+std::unique_ptr<mlir::Pass> createTileCpu(const placement::Target& target, bool thresholds);
+
 #define GEN_PASS_REGISTRATION
 #include "compiler/passes/Passes.h.inc"
 

@@ -121,10 +121,33 @@ def VerifyOptimised : Kt_Pass<"kt-verify-optimised"> {
 
 // ------------------------------------------------------------------------------------------------------------------------ tiled
 
+def TileCpu : Kt_Pass<"kt-tile-cpu"> {
+  let summary = "choose packings, scales of activations and tile thresholds of products on the CPU";
+  let description = [{
+    Weights in f32 and bf16 stay rows. Integer weights are panels; gate and up of a gated block are paired, so that one pass
+    makes both and their product. Every op that multiplies by panels gets a `#kt.tile`: how many input features of its
+    activations share a scale, which fixes its results on every machine, and from how many rows of one matrix tile kernels
+    serve, which the target's instruction sets decide and which changes speed alone.
+
+    The pipeline hands the target over as an object; `ktc-opt` reads it from a file.
+
+    Before: `kt.mlp swiglu %x gate_up @g down @d …` with `kt.weight @g … packed "panel"`
+    After:  `kt.mlp swiglu %x gate_up @g down @d … {tile = #kt.tile<x = 64, h = 64, rows = 9>}` with `packed "panel_paired"`
+  }];
+  let options = [
+    Option<"target", "target", "std::string", "\"\"", "target file; empty: this machine, without its GPUs">,
+    Option<"xGranule", "x-granule", "uint32_t", "64", "input features per scale of x: 64, 128, or 0 for a row">,
+    Option<"hGranule", "h-granule", "uint32_t", "64", "the same of the hidden value of a gated block">,
+    Option<"thresholds", "thresholds", "bool", "true", "choose tile kernels; false: vector kernels alone">,
+  ];
+  let statistics = [Statistic<"products", "products", "ops that multiply by panels">];
+}
+
 def VerifyTiled : Kt_Pass<"kt-verify-tiled"> {
   let summary = "check that every weight has a packing";
   let description = [{
-    The packing of every weight and bank is one of runtime/formats, and its bytes can be counted. Sets `kt.phase` to `tiled`.
+    The packing of every weight and bank is one that its format takes, and its bytes can be counted; products with panels
+    have a tile, and gate and up are paired for them. Sets `kt.phase` to `tiled`.
   }];
 }
 

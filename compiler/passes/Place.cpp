@@ -5,6 +5,7 @@
 #include "compiler/passes/Passes.h"
 #include "compiler/passes/Symbols.h"
 #include "dialects/kt/KtWalk.h"
+#include "placement/device_formats.h"
 
 namespace ktc::compiler {
 
@@ -72,7 +73,8 @@ class Placer {
   unsigned copies() const { return copies_; }
 
  private:
-  void place(kt::StepOpInterface step, const ModulePlacement& placed) {
+  void place(kt::StepOpInterface step, const ModulePlacement& module) {
+    const ModulePlacement placed = forStep(step, module);
     mlir::MLIRContext* context = module_.getContext();
     step.setPlaceAttr(
         kt::PlaceAttr::get(context, placed.device, to_string(placed.weights), to_string(placed.activations)));
@@ -92,21 +94,39 @@ class Placer {
     replacer.replaceElementsIn(step, /*replaceAttrs=*/true, /*replaceLocs=*/false, /*replaceTypes=*/false);
   }
 
+  // Integer weights are for products with a matrix. What else a module does takes f32: norms, rope, scores. The per-head
+  // matrices of latent attention are multiplied in that arithmetic, so they are not rounded (docs/policy.md).
+  static ModulePlacement forStep(kt::StepOpInterface step, ModulePlacement placed) {
+    if (!placement::is_integer(placed.weights) ||
+        llvm::isa<kt::LinearOp, kt::LmHeadOp, kt::MlpOp, kt::ExpertsOp>(step.getOperation())) {
+      return placed;
+    }
+    placed.weights = placed.unrounded;
+    placed.activations = Format::f32;
+    placed.group = 0;
+    return placed;
+  }
+
   // The weight in the module's place: itself, or a copy where another module has it elsewhere already.
   FlatSymbolRefAttr placeWeight(FlatSymbolRefAttr ref, const ModulePlacement& placed) {
     mlir::Operation* op = symbols_.lookup(ref.getValue());
     if (auto bank = llvm::dyn_cast_or_null<kt::ExpertBankOp>(op)) {
-      if (!bank.getDeviceAttr()) setPlace(bank, placed, to_string(placed.weights));
+      if (!bank.getDeviceAttr()) setPlace(bank, placed, placed.weights);
       return ref;
     }
     auto weight = llvm::cast<kt::WeightOp>(op);
-    std::string format(to_string(weight.isVector() ? Format::f32 : placed.weights));
+    const Format format = weight.isVector() ? Format::f32 : placed.weights;
+    const std::string word(to_string(format));
     if (!weight.getDeviceAttr()) setPlace(weight, placed, format);
-    if (*weight.getDevice() == placed.device && *weight.getFormat() == format) return ref;
+    if (*weight.getDevice() == placed.device && *weight.getFormat() == word &&
+        weight.getGroup().value_or(0) == groupOf(placed, format)) {
+      return ref;
+    }
 
     std::string name = ref.getValue().str() + "-";
     if (*weight.getDevice() != placed.device) name += placed.device + "-";
-    name += format;
+    name += word;
+    if (groupOf(placed, format) != 0) name += "-" + std::to_string(placed.group);
     if (!symbols_.lookup(name)) {
       auto copy = llvm::cast<kt::WeightOp>(weight->clone());
       copy.setSymName(name);
@@ -118,11 +138,21 @@ class Placer {
   }
 
   template <typename Op>
-  void setPlace(Op op, const ModulePlacement& placed, std::string_view format) {
+  void setPlace(Op op, const ModulePlacement& placed, Format format) {
     op.setDevice(placed.device);
-    op.setFormat(format);
-    op.setPacking(to_string(Packing::row_major));
+    op.setFormat(to_string(format));
+    op.setPacking(to_string(placement::is_integer(format) ? Packing::panel : Packing::row_major));
+    mlir::IntegerType number = mlir::IntegerType::get(op.getContext(), 64);
+    if (const std::uint32_t group = groupOf(placed, format)) {
+      op.setGroupAttr(mlir::IntegerAttr::get(number, group));
+    } else {
+      op.removeGroupAttr();
+    }
     addRule(op, placed);
+  }
+
+  static std::uint32_t groupOf(const ModulePlacement& placed, Format format) {
+    return format == placed.weights ? placed.group : 0;
   }
 
   void addRule(mlir::Operation* op, const ModulePlacement& placed) {

@@ -45,7 +45,11 @@ void addPhase(mlir::OpPassManager& passes, Phase phase, const PipelineOptions& o
       passes.addPass(createFoldWeights());
       passes.addPass(createVerifyOptimised());
       return;
-    case Phase::tiled: passes.addPass(createVerifyTiled()); return;
+    case Phase::tiled:
+      // After the folds: a packing is for the matrix that a kernel reads, whatever it was made of.
+      passes.addPass(options.makeTile());
+      passes.addPass(createVerifyTiled());
+      return;
     case Phase::lowered:
       // Last: an address is for a step that nothing moves any more.
       passes.addPass(createPlanMemory());
@@ -111,7 +115,8 @@ Status runPasses(mlir::ModuleOp module, std::optional<Phase> from, const placeme
   mlir::PassManager passes(module.getContext());
   passes.enableVerifier(true);
   buildPipeline(passes, from, std::min(options.stop, Phase::lowered),
-                {policy.batch, [&] { return createPlace(policy, target, placing); }});
+                {policy.batch, [&] { return createPlace(policy, target, placing); },
+                 [&] { return createTileCpu(target, options.tile); }});
   if (mlir::succeeded(passes.run(module))) {
     return options.stop >= Phase::lowered ? checkBudget(module, policy, target) : Status();
   }
@@ -215,6 +220,11 @@ void registerPipeline() {
         options.batch.chunk = flags.chunk;
         options.batch.stream_chunk = flags.streamChunk;
         options.makePlace = [&] { return createPlace(PlaceOptions{flags.policy, flags.target}); };
+        options.makeTile = [&] {
+          TileCpuOptions tile;
+          tile.target = flags.target;
+          return createTileCpu(tile);
+        };
         std::optional<Phase> from;
         if (flags.from != Start::fresh) from = static_cast<Phase>(flags.from.getValue());
         buildPipeline(passes, from, flags.to, options);

@@ -27,8 +27,9 @@ std::optional<Phase> parsePhase(std::string_view name);
 std::string listPhases();
 
 struct PipelineOptions {
-  placement::BatchPolicy batch;                            // bounds of the entries
-  std::function<std::unique_ptr<mlir::Pass>()> makePlace;  // kt-place with a policy and a target
+  placement::BatchPolicy batch;                                // bounds of the entries
+  std::function<std::unique_ptr<mlir::Pass>()> makePlace;      // kt-place with a policy and a target
+  std::function<std::unique_ptr<mlir::Pass>()> makeTile;       // kt-tile-cpu with a target
 };
 
 // Appends the passes that lead from `from` (nullopt: fresh from import) to `to`, with the checks at every seam between.
@@ -38,8 +39,9 @@ void buildPipeline(mlir::OpPassManager& passes, std::optional<Phase> from, Phase
 void registerPipeline();
 
 struct CompileOptions {
-  Phase stop = Phase::lowered;                  // `planned` is emit's: here it is the same as lowered
-  std::vector<std::string>* remarks = nullptr;  // one line each: why something was folded, or was not
+  Phase stop = Phase::lowered;                     // `planned` is emit's: here it is the same as lowered
+  std::vector<std::string>* remarks = nullptr;     // one line each: why something was folded, or was not
+  bool tile = true;                                // false: no tile kernels, whatever the target has
 };
 
 // Imports the model and runs the pipeline. Errors are one line: the policy's rule and the family's line where known,

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <bit>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -14,7 +15,7 @@ namespace ktc::compiler {
 namespace {
 
 std::string header_line(std::uint64_t fingerprint, std::uint64_t file_bytes) {
-  return fmt::format("ktc-journal 1 {:016x} {}\n", fingerprint, file_bytes);
+  return fmt::format("ktc-journal 2 {:016x} {}\n", fingerprint, file_bytes);
 }
 
 Status failed(const std::string& path, const char* what) {
@@ -42,6 +43,28 @@ std::string matching_text(const std::filesystem::path& path, const std::string& 
   return text;
 }
 
+std::string record_line(std::uint64_t job, const JobRecord& record) {
+  const JobQuality& q = record.quality;
+  return fmt::format("{} {:016x} {:016x} {:016x} {:016x} {}\n", job, record.digest, std::bit_cast<std::uint64_t>(q.squared_error),
+                     std::bit_cast<std::uint64_t>(q.squared_norm), std::bit_cast<std::uint64_t>(q.worst_error), q.worst_matrix);
+}
+
+// Six numbers, one blank between two, nothing else.
+bool read_record(const std::string& line, std::uint64_t& job, JobRecord& record) {
+  std::uint64_t fields[6];
+  const char *at = line.data(), *end = line.data() + line.size();
+  for (int i = 0; i < 6; ++i) {
+    if (i > 0 && (at == end || *at++ != ' ')) return false;
+    const auto [next, error] = std::from_chars(at, end, fields[i], i == 0 || i == 5 ? 10 : 16);
+    if (error != std::errc()) return false;
+    at = next;
+  }
+  job = fields[0];
+  record = {fields[1], {std::bit_cast<double>(fields[2]), std::bit_cast<double>(fields[3]), std::bit_cast<double>(fields[4]),
+                        fields[5]}};
+  return at == end;
+}
+
 }  // namespace
 
 Expected<std::unique_ptr<Journal>> Journal::open(const std::filesystem::path& path, std::uint64_t fingerprint,
@@ -52,13 +75,10 @@ Expected<std::unique_ptr<Journal>> Journal::open(const std::filesystem::path& pa
   const std::string text = matching_text(path, header);
   std::istringstream lines(text.size() > header.size() ? text.substr(header.size()) : std::string());
   for (std::string line; std::getline(lines, line);) {
-    std::uint64_t job = 0, digest = 0;
-    const char* end = line.data() + line.size();
-    auto first = std::from_chars(line.data(), end, job);
-    if (first.ec != std::errc() || first.ptr == end || *first.ptr != ' ') break;  // the rest is redone
-    auto second = std::from_chars(first.ptr + 1, end, digest, 16);
-    if (second.ec != std::errc() || second.ptr != end) break;
-    journal->done_[job] = digest;
+    std::uint64_t job = 0;
+    JobRecord record;
+    if (!read_record(line, job, record)) break;  // the rest is redone
+    journal->done_[job] = record;
   }
   journal->resumed_ = !text.empty();
 
@@ -66,7 +86,7 @@ Expected<std::unique_ptr<Journal>> Journal::open(const std::filesystem::path& pa
   journal->descriptor_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (journal->descriptor_ < 0) return failed(journal->path_, "cannot create the journal");
   std::string clean = header;
-  for (const auto& [job, digest] : journal->done_) clean += fmt::format("{} {:016x}\n", job, digest);
+  for (const auto& [job, record] : journal->done_) clean += record_line(job, record);
   KTC_RETURN_IF_ERROR(write_all(journal->descriptor_, clean, journal->path_));
   return journal;
 }
@@ -75,8 +95,8 @@ Journal::~Journal() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-Status Journal::append(std::uint64_t job, std::uint64_t digest) {
-  return write_all(descriptor_, fmt::format("{} {:016x}\n", job, digest), path_);
+Status Journal::append(std::uint64_t job, const JobRecord& record) {
+  return write_all(descriptor_, record_line(job, record), path_);
 }
 
 }  // namespace ktc::compiler

@@ -1,5 +1,6 @@
-// The journal of a weight file: which jobs are on disk, with their digests, so that a killed compile resumes.
-// Text, append only: a header line, then "JOB DIGEST" lines; an unfinished last line is ignored.
+// The journal of a weight file: which jobs are on disk, with their digests and quality, so that a killed compile resumes and
+// reports what an undisturbed one would. Text, append only: a header line, then "JOB DIGEST ERROR NORM WORST MATRIX" lines,
+// numbers as the hexadecimal bits of their double; an unfinished last line is ignored.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,7 @@
 #include <map>
 #include <memory>
 
+#include "compiler/weights/quality.h"
 #include "runtime/base/status.h"
 
 namespace ktc::compiler {
@@ -20,16 +22,16 @@ class Journal {
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
 
-  const std::map<std::uint64_t, std::uint64_t>& done() const { return done_; }  // job -> digest, at open
+  const std::map<std::uint64_t, JobRecord>& done() const { return done_; }  // by job, at open
   bool resumed() const { return resumed_; }
-  Status append(std::uint64_t job, std::uint64_t digest);
+  Status append(std::uint64_t job, const JobRecord& record);
 
  private:
   Journal() = default;
   int descriptor_ = -1;
   bool resumed_ = false;
   std::string path_;
-  std::map<std::uint64_t, std::uint64_t> done_;
+  std::map<std::uint64_t, JobRecord> done_;
 };
 
 }  // namespace ktc::compiler

@@ -28,6 +28,18 @@ float load_element(models::TensorType type, const std::byte* data, std::uint64_t
   return type == models::TensorType::bf16 ? bf16_to_f32(bits) : f16_to_f32(bits);
 }
 
+void load_row(models::TensorType type, const std::byte* data, std::uint64_t stride, std::uint64_t count, float* out) {
+  if (type == models::TensorType::bf16) {  // the common one, without a branch per element
+    for (std::uint64_t i = 0; i < count; ++i) {
+      std::uint16_t bits;
+      std::memcpy(&bits, data + i * stride * 2, 2);
+      out[i] = bf16_to_f32(bits);
+    }
+    return;
+  }
+  for (std::uint64_t i = 0; i < count; ++i) out[i] = load_element(type, data, i * stride);
+}
+
 void pack_row(models::TensorType type, const std::byte* source, std::uint64_t stride, std::uint64_t columns, Format format,
               Packing packing, std::byte* out) {
   const std::uint64_t bytes = packed_row_bytes(format, packing, columns);

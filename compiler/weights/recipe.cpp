@@ -25,9 +25,12 @@ struct Interval {
 }  // namespace
 
 Status check_job(const WeightJob& job, const models::ModelDesc& model) {
-  const auto bytes = packed_bytes(job.format, job.packing, job.batch, job.rows, job.columns);
+  const auto bytes = packed_bytes(job.format, job.packing, job.batch, job.rows, job.columns, job.group);
   if (!bytes || *bytes != job.bytes)
     return bad_job(job, "packed size", fmt::format("{}", job.bytes), bytes ? fmt::format("{}", *bytes) : "64 bits");
+
+  if (!job.importance.empty() && job.importance.size() != job.columns)
+    return bad_job(job, "second moments", fmt::format("{}", job.importance.size()), fmt::format("{}", job.columns));
 
   std::vector<Interval> covered;
   for (const RecipePiece& piece : job.pieces) {

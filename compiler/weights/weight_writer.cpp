@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -18,7 +19,7 @@
 #include <tbb/task_arena.h>
 
 #include "compiler/weights/journal.h"
-#include "compiler/weights/pack.h"
+#include "compiler/weights/matrix_packer.h"
 #include "compiler/weights/slot_reader.h"
 
 namespace ktc::compiler {
@@ -65,21 +66,19 @@ std::vector<std::vector<Block>> blocks_by_matrix(const WeightJob& job, const mod
   return blocks;
 }
 
-Status fill_block(const Block& block, const WeightJob& job, const models::ModelDesc& model, const SlotReader& reader,
-                  std::vector<std::byte>& scratch, std::span<std::byte> matrix) {
+Status fill_block(const Block& block, MatrixPacker& packer, const models::ModelDesc& model, const SlotReader& reader,
+                  std::vector<std::byte>& scratch) {
   const RecipePiece& piece = *block.piece;
   const models::WeightSlot& slot = model.slots[piece.slot];
   const std::uint64_t element = static_cast<std::uint64_t>(models::tensor_type_bytes(slot.type));
   const std::uint64_t source_row = slot.columns * element;
-  const std::uint64_t row_bytes = packed_row_bytes(job.format, job.packing, job.columns);
   if (piece.transpose) {
     const std::uint64_t span = (piece.rows - 1) * piece.row_step + 1;
     scratch.resize(span * source_row);
     KTC_RETURN_IF_ERROR(reader.read_rows(piece.slot, block.src_batch, block.src_row, span, scratch));
-    const std::uint64_t stride = piece.row_step * slot.columns;  // destination columns walk down the source rows
-    for (std::uint64_t c = 0; c < slot.columns; ++c)
-      pack_row(slot.type, scratch.data() + c * element, stride, piece.rows, job.format, job.packing,
-               matrix.data() + (block.dst_row + c) * row_bytes);
+    // destination columns walk down the source rows
+    packer.add({slot.type, scratch.data(), /*row_stride=*/1, /*stride=*/piece.row_step * slot.columns}, block.dst_row,
+               slot.columns);
     return {};
   }
   const std::uint64_t rows_at_once =
@@ -90,9 +89,7 @@ Status fill_block(const Block& block, const WeightJob& job, const models::ModelD
     scratch.resize(span * source_row);
     KTC_RETURN_IF_ERROR(
         reader.read_rows(piece.slot, block.src_batch, block.src_row + row * piece.row_step, span, scratch));
-    for (std::uint64_t r = 0; r < rows; ++r)
-      pack_row(slot.type, scratch.data() + r * piece.row_step * source_row, 1, job.columns, job.format, job.packing,
-               matrix.data() + (block.dst_row + row + r) * row_bytes);
+    packer.add({slot.type, scratch.data(), piece.row_step * slot.columns, 1}, block.dst_row + row, rows);
   }
   return {};
 }
@@ -102,7 +99,7 @@ class Writer {
  public:
   Writer(const std::filesystem::path& file, const std::vector<WeightJob>& jobs, const models::ModelDesc& model,
          const WriteOptions& options, std::uint64_t total)
-      : file_(file), jobs_(jobs), model_(model), options_(options), total_(total), digests_(jobs.size()) {}
+      : file_(file), jobs_(jobs), model_(model), options_(options), total_(total), records_(jobs.size()) {}
   ~Writer() {
     if (descriptor_ >= 0) ::close(descriptor_);
   }
@@ -131,7 +128,10 @@ class Writer {
       if (found == journal_->done().end()) {
         todo.push_back(i);
       } else {
-        digests_[i] = found->second;
+        records_[i] = found->second;
+        const JobQuality& quality = records_[i].quality;
+        if (options_.max_error && quality.worst_error > *options_.max_error)
+          return too_coarse(jobs_[i], quality.worst_matrix, quality.worst_error);
         written_ += jobs_[i].bytes;
       }
     }
@@ -153,7 +153,7 @@ class Writer {
     return first_error_.ok() ? flushed : first_error_;
   }
 
-  std::vector<std::uint64_t> take_digests() { return std::move(digests_); }
+  std::vector<JobRecord> take_records() { return std::move(records_); }
 
  private:
   Status check_space(std::uint64_t file_bytes, std::uint64_t allocated) {
@@ -176,15 +176,45 @@ class Writer {
     matrix.resize(matrix_bytes);
     std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash(XXH3_createState(), &XXH3_freeState);
     XXH3_64bits_reset(hash.get());
+    JobQuality quality;
+    MatrixPacker packer(job, matrix);
     for (std::uint64_t b = 0; b < job.batch; ++b) {
       if (options_.cancelled && options_.cancelled()) return Status(StatusCode::cancelled, "interrupted; run again to resume");
-      for (const Block& block : blocks[b]) KTC_RETURN_IF_ERROR(fill_block(block, job, model_, *reader_, scratch, matrix));
+      packer.begin();
+      for (const Block& block : blocks[b]) KTC_RETURN_IF_ERROR(fill_block(block, packer, model_, *reader_, scratch));
+      const RowQuality made = packer.quality();
+      if (!made.finite) return not_finite(job, b);
+      const double error = made.squared_norm > 0 ? std::sqrt(made.squared_error / made.squared_norm) : 0;
+      if (options_.max_error && error > *options_.max_error) return too_coarse(job, b, error);
+      quality.squared_error += made.squared_error;
+      quality.squared_norm += made.squared_norm;
+      if (error > quality.worst_error) quality.worst_error = error, quality.worst_matrix = b;
       XXH3_64bits_update(hash.get(), matrix.data(), matrix_bytes);
       KTC_RETURN_IF_ERROR(write_exactly(descriptor_, matrix, job.offset + b * matrix_bytes, file_));
       report(matrix_bytes);
     }
-    digests_[index] = XXH3_64bits_digest(hash.get());
+    records_[index] = {XXH3_64bits_digest(hash.get()), quality};
     return {};
+  }
+
+  static std::string matrix_name(const WeightJob& job, std::uint64_t matrix) {
+    return job.batch == 1 ? "weight @" + job.name : fmt::format("weight @{}, matrix {}", job.name, matrix);
+  }
+  static Status not_finite(const WeightJob& job, std::uint64_t matrix) {
+    return make_error(StatusCode::data_corrupt,
+                      {.place = matrix_name(job, matrix),
+                       .what = fmt::format("cannot be rounded to {}", to_string(job.format)),
+                       .found = "a value that is infinite or no number",
+                       .expected = "finite weights",
+                       .remedy = "download the checkpoint again, or give this module weights: native"});
+  }
+  Status too_coarse(const WeightJob& job, std::uint64_t matrix, double error) const {
+    return make_error(StatusCode::invalid_argument,
+                      {.place = matrix_name(job, matrix),
+                       .what = fmt::format("relative error of {}", to_string(job.format)),
+                       .found = fmt::format("{:.5f}", error),
+                       .expected = fmt::format("at most {:.5f}", *options_.max_error),
+                       .remedy = "give this module a finer format or a smaller group, or raise --max-error"});
   }
 
   void report(std::uint64_t bytes) {
@@ -208,7 +238,7 @@ class Writer {
 
   Status flush() {
     if (fdatasync(descriptor_) != 0) return system_error(file_, "cannot flush to disk");
-    for (std::size_t job : pending_) KTC_RETURN_IF_ERROR(journal_->append(job, digests_[job]));
+    for (std::size_t job : pending_) KTC_RETURN_IF_ERROR(journal_->append(job, records_[job]));
     pending_.clear();
     pending_bytes_ = 0;
     return {};
@@ -219,7 +249,7 @@ class Writer {
   const models::ModelDesc& model_;
   const WriteOptions& options_;
   const std::uint64_t total_;
-  std::vector<std::uint64_t> digests_;
+  std::vector<JobRecord> records_;
   std::unique_ptr<SlotReader> reader_;
   std::unique_ptr<Journal> journal_;
   int descriptor_ = -1;
@@ -236,9 +266,9 @@ class Writer {
 
 std::filesystem::path journal_path(const std::filesystem::path& file) { return file.string() + ".journal"; }
 
-Expected<std::vector<std::uint64_t>> write_weights(const std::filesystem::path& file, std::uint64_t file_bytes,
-                                                   const std::vector<WeightJob>& jobs, const models::ModelDesc& model,
-                                                   const WriteOptions& options) {
+Expected<std::vector<JobRecord>> write_weights(const std::filesystem::path& file, std::uint64_t file_bytes,
+                                               const std::vector<WeightJob>& jobs, const models::ModelDesc& model,
+                                               const WriteOptions& options) {
   std::uint64_t total = 0;
   for (const WeightJob& job : jobs) {
     KTC_RETURN_IF_ERROR(check_job(job, model));
@@ -252,7 +282,7 @@ Expected<std::vector<std::uint64_t>> write_weights(const std::filesystem::path& 
   Writer writer(file, jobs, model, options, total);
   KTC_RETURN_IF_ERROR(writer.open(file_bytes));
   KTC_RETURN_IF_ERROR(writer.run());
-  return writer.take_digests();
+  return writer.take_records();
 }
 
 }  // namespace ktc::compiler

@@ -96,6 +96,18 @@ mlir::LogicalResult PieceAttr::verify(llvm::function_ref<mlir::InFlightDiagnosti
   return mlir::success();
 }
 
+mlir::LogicalResult TileAttr::verify(llvm::function_ref<mlir::InFlightDiagnostic()> emitError, uint32_t x, uint32_t h,
+                                     uint32_t rows) {
+  constexpr uint32_t kMostRows = 65535;  // a ushort of the plan
+  for (uint32_t granule : {x, h}) {
+    if (granule != 0 && granule != 64 && granule != 128) {
+      return emitError() << "#kt.tile: found a granule of " << granule << ", expected 0 (a row), 64 or 128";
+    }
+  }
+  if (rows > kMostRows) return emitError() << "#kt.tile: found rows = " << rows << ", expected at most " << kMostRows;
+  return mlir::success();
+}
+
 mlir::LogicalResult RopeAttr::verify(llvm::function_ref<mlir::InFlightDiagnostic()> emitError, RopeStyle style,
                                      mlir::FloatAttr factor, mlir::DenseF32ArrayAttr inv_freq) {
   if (!factor.getType().isF32()) return emitError() << "#kt.rope: factor is f32, found " << factor.getType();

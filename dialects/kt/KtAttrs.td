@@ -99,6 +99,17 @@ def Kt_Floats : AttrOrTypeParameter<"::mlir::DenseF32ArrayAttr", "f32 numbers th
   let printer = "printFloats($_printer, $_self)";
 }
 
+def Kt_TileAttr : Kt_Attr<"Tile", "tile"> {
+  let summary = "how a product with packed weights is cut";
+  let description = [{
+    `x` and `h`: input features that share a scale of int8 activations, 64 or 128, or 0 for one scale per row; x is the left
+    operand, h the hidden value of a gated block. `rows`: from how many rows of one matrix tile kernels serve; 0: never.
+  }];
+  let parameters = (ins "uint32_t":$x, DefaultValuedParameter<"uint32_t", "0">:$h, DefaultValuedParameter<"uint32_t", "0">:$rows);
+  let assemblyFormat = "`<` struct(params) `>`";
+  let genVerifyDecl = 1;
+}
+
 def Kt_RopeAttr : Kt_Attr<"Rope", "rope"> {
   let summary = "rotary embedding, resolved to numbers";
   let description = [{

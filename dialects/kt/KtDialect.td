@@ -20,7 +20,8 @@
 //   placed       kt-place                           every op, weight, bank and cache has a device and formats that exist
 //   transferred  (nothing yet: one device)          the operands and weights of an op live on its device
 //   optimised    kt-fold-weights                    one op is one kernel: kt.mla has W_UK and W_UV, every weight is used
-//   tiled        (nothing yet: row_major)           every weight and bank has a packing that its format takes
+//   tiled        kt-tile-cpu                        every weight and bank has a packing that its format takes; products with
+//                                                   panels have a #kt.tile
 //   lowered      kt-plan-memory                     every operand, result and scratch area lies at a fixed address, inside
 //                                                   the arena; live ranges that meet do not share bytes; the account is
 //                                                   final
@@ -39,7 +40,8 @@
 //   module kt.model, kt.policy, kt.target      Plan.model, .policy, .target
 //   module kt.devices [#kt.device]             Plan.devices, in this order; #kt.device<arena> is Device.arena_bytes
 //   module kt.account [#kt.account]            Plan.account
-//   kt.weight                                  one Weight: shape, place.weights = format, packing, recipe -> WeightJob
+//   kt.weight                                  one Weight: shape, place.weights = format, group, packing,
+//                                              recipe -> WeightJob
 //   kt.expert_bank @b                          two Weights: b.gate_up [E, 2I, H] and b.down [E, H, I]
 //   kt.cache                                   one Cache; pages = sequences * ceil(tokens / page)
 //   #kt.rope                                   Plan.ropes, each distinct attribute once, in order of appearance
@@ -48,6 +50,7 @@
 //   an op of a body                            one Step: kind `compute`, place.device, place.activations, in_views, out_views,
 //                                              workspace (an index in buffers), name = stepName(op), location =
 //                                              locationText(op)
+//   #kt.tile<x, h, rows>                       x_granule, h_granule, tile_rows of the op
 //   kt.linear                                  LinearOp; its results are consecutive columns of one buffer and become the one
 //                                              output that spans them
 //   kt.lm_head                                 LinearOp with head = true

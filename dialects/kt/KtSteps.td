@@ -39,6 +39,12 @@ class Kt_AttentionOp<string mnemonic, list<string> weights>
 
 // ---------------------------------------------------------------------------------------------------------------------- steps
 
+// An op that multiplies by packed matrices. kt-tile-cpu sets its tile: how activations are scaled and when tiles serve.
+class Kt_ProductOp<string mnemonic, list<string> weights, list<Trait> traits = [Pure]>
+    : Kt_StepOp<mnemonic, weights, traits> {
+  dag tiled = !con((ins OptionalAttr<Kt_TileAttr>:$tile), planned);
+}
+
 def Kt_EmbedOp : Kt_StepOp<"embed", ["getWeightAttr()"]> {
   let summary = "look up the rows of token ids";
   let description = [{
@@ -70,7 +76,7 @@ def Kt_NormOp : Kt_StepOp<"norm", ["getWeightAttr()"], [Pure, AllTypesMatch<["x"
   let assemblyFormat = "`` $kind $x $weight `eps` $eps `of` $module attr-dict `:` type($x)";
 }
 
-def Kt_LinearOp : Kt_StepOp<"linear", ["getWeightAttr()", "getBiasAttr()"]> {
+def Kt_LinearOp : Kt_ProductOp<"linear", ["getWeightAttr()", "getBiasAttr()"]> {
   let summary = "multiply by a weight matrix";
   let description = [{
     y = x W^T + bias. Several results are consecutive column ranges of the one product, so their columns add up to the rows of
@@ -82,7 +88,7 @@ def Kt_LinearOp : Kt_StepOp<"linear", ["getWeightAttr()", "getBiasAttr()"]> {
     ```
   }];
   let arguments = !con((ins Kt_Matrix:$x, FlatSymbolRefAttr:$weight, OptionalAttr<FlatSymbolRefAttr>:$bias,
-                            Kt_ModuleAttr:$module), planned);
+                            Kt_ModuleAttr:$module), tiled);
   let results = (outs Variadic<Kt_Matrix>:$outs);
   let assemblyFormat = "$x $weight (`bias` $bias^)? `of` $module attr-dict `:` type($x) `->` type($outs)";
 }
@@ -158,7 +164,7 @@ def Kt_RouteOp : Kt_StepOp<"route", ["getWeightAttr()", "getBiasAttr()"]> {
   }];
 }
 
-def Kt_ExpertsOp : Kt_StepOp<"experts", ["getBankAttr()"], [Pure, AllTypesMatch<["x", "out"]>]> {
+def Kt_ExpertsOp : Kt_ProductOp<"experts", ["getBankAttr()"], [Pure, AllTypesMatch<["x", "out"]>]> {
   let summary = "sum the chosen experts of every row";
   let description = [{
     y = sum over the row's ids e of weight_e * down_e(activation(gate_up_e(x))), in the order of ids.
@@ -169,14 +175,14 @@ def Kt_ExpertsOp : Kt_StepOp<"experts", ["getBankAttr()"], [Pure, AllTypesMatch<
     ```
   }];
   let arguments = !con((ins Kt_ActivationAttr:$activation, Kt_Matrix:$x, Kt_Indices:$ids, Kt_Scores:$scores,
-                            FlatSymbolRefAttr:$bank, Kt_ModuleAttr:$module), planned);
+                            FlatSymbolRefAttr:$bank, Kt_ModuleAttr:$module), tiled);
   let results = (outs Kt_Matrix:$out);
   let assemblyFormat = [{
     `` $activation $x `,` $ids `,` $scores $bank `of` $module attr-dict `:` type($x) `,` type($ids) `,` type($scores)
   }];
 }
 
-def Kt_MlpOp : Kt_StepOp<"mlp", ["getGateUpAttr()", "getDownAttr()"], [Pure, AllTypesMatch<["x", "out"]>]> {
+def Kt_MlpOp : Kt_ProductOp<"mlp", ["getGateUpAttr()", "getDownAttr()"], [Pure, AllTypesMatch<["x", "out"]>]> {
   let summary = "apply a gated feed-forward block";
   let description = [{
     y = down(activation(gate_up(x))); `gate_up` is [2 * intermediate, hidden], gate rows first.
@@ -187,7 +193,7 @@ def Kt_MlpOp : Kt_StepOp<"mlp", ["getGateUpAttr()", "getDownAttr()"], [Pure, All
     ```
   }];
   let arguments = !con((ins Kt_ActivationAttr:$activation, Kt_Matrix:$x, FlatSymbolRefAttr:$gate_up,
-                            FlatSymbolRefAttr:$down, Kt_ModuleAttr:$module), planned);
+                            FlatSymbolRefAttr:$down, Kt_ModuleAttr:$module), tiled);
   let results = (outs Kt_Matrix:$out);
   let assemblyFormat = "`` $activation $x `gate_up` $gate_up `down` $down `of` $module attr-dict `:` type($x)";
 }
@@ -222,7 +228,7 @@ def Kt_SelectRowsOp : Kt_StepOp<"select_rows"> {
   let assemblyFormat = "$x `,` $rows `of` $module attr-dict `:` type($x) `,` type($rows) `->` type($out)";
 }
 
-def Kt_LmHeadOp : Kt_StepOp<"lm_head", ["getWeightAttr()"]> {
+def Kt_LmHeadOp : Kt_ProductOp<"lm_head", ["getWeightAttr()"]> {
   let summary = "turn hidden states into logits";
   let description = [{
     The product with the vocabulary matrix, [vocab, hidden]; reported on its own.
@@ -232,7 +238,7 @@ def Kt_LmHeadOp : Kt_StepOp<"lm_head", ["getWeightAttr()"]> {
     %logits = kt.lm_head %x @embed of <Head "lm_head"> : tensor<?x192xf32, #kt.dim<rows>> -> tensor<?x4096xf32, #kt.dim<rows>>
     ```
   }];
-  let arguments = !con((ins Kt_Matrix:$x, FlatSymbolRefAttr:$weight, Kt_ModuleAttr:$module), planned);
+  let arguments = !con((ins Kt_Matrix:$x, FlatSymbolRefAttr:$weight, Kt_ModuleAttr:$module), tiled);
   let results = (outs Kt_Scores:$out);
   let assemblyFormat = "$x $weight `of` $module attr-dict `:` type($x) `->` type($out)";
 }

@@ -10,8 +10,11 @@ constexpr int64_t kMaxExtent = int64_t{1} << 31;
 template <typename Op>
 mlir::LogicalResult checkPlaced(Op op) {
   bool device = op.getDeviceAttr() != nullptr;
-  if (device == (op.getFormatAttr() != nullptr) && device == (op.getPackingAttr() != nullptr)) return mlir::success();
-  return op.emitOpError("is placed by halves: expected device, format and packing, or none of them");
+  if (device != (op.getFormatAttr() != nullptr) || device != (op.getPackingAttr() != nullptr)) {
+    return op.emitOpError("is placed by halves: expected device, format and packing, or none of them");
+  }
+  if (!op.getGroupAttr() || device) return mlir::success();
+  return op.emitOpError("has a group and no format; expected one beside the other");
 }
 
 // Rows [begin, begin + count) of matrix `batch`.
@@ -90,6 +93,11 @@ mlir::LogicalResult WeightOp::verify() {
   }
   if (mlir::failed(checkExtents(*this, getShape())) || mlir::failed(checkPlaced(*this))) return mlir::failure();
   return checkRecipe(*this, "recipe", getRecipe(), getBatch(), getRows(), getColumns());
+}
+
+llvm::StringRef ExpertBankOp::getDownPacking() {
+  llvm::StringRef packing = getPacking().value_or("");
+  return packing == "panel_paired" ? "panel" : packing;
 }
 
 mlir::LogicalResult ExpertBankOp::verify() {

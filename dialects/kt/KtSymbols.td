@@ -19,7 +19,8 @@ def Kt_WeightOp : Kt_SymbolOp<"weight"> {
   let description = [{
     `shape` is [batch, output features, input features]; a vector is [1, 1, columns]. `source` is the element type in the
     checkpoint. The pieces of `recipe` cover every row of every matrix exactly once and name slots of one matrix each.
-    Device, format and packing come together, from `kt-place`.
+    Device, format and packing come together, from `kt-place`; `group` stands beside them where a scale belongs to so many
+    input features instead of a row. `kt-tile-cpu` pairs gate and up: packing `panel_paired`.
 
     Example:
     ```mlir
@@ -27,13 +28,15 @@ def Kt_WeightOp : Kt_SymbolOp<"weight"> {
         from [#kt.piece<slot = "model.layers.0.self_attn.q_proj", rows = 384>]
     kt.weight @model.norm [1, 1, 192] bf16 from [#kt.piece<slot = "model.norm", rows = 1>]
         on "cpu" as "bf16" packed "row_major"
+    kt.weight @lm_head [1, 4096, 192] bf16 from [#kt.piece<slot = "lm_head", rows = 4096>]
+        on "cpu" as "int4" packed "panel" group 64
     ```
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, DenseI64ArrayAttr:$shape, Kt_CheckpointType:$source, Kt_RecipeAttr:$recipe,
                        OptionalAttr<StrAttr>:$device, OptionalAttr<StrAttr>:$format, OptionalAttr<StrAttr>:$packing,
-                       OptionalAttr<StrAttr>:$sym_visibility);
+                       OptionalAttr<Kt_PositiveI64>:$group, OptionalAttr<StrAttr>:$sym_visibility);
   let assemblyFormat = [{
-    $sym_name $shape $source `from` $recipe (`on` $device^ `as` $format `packed` $packing)? attr-dict
+    $sym_name $shape $source `from` $recipe (`on` $device^ `as` $format `packed` $packing)? (`group` $group^)? attr-dict
   }];
   let hasVerifier = 1;
   let extraClassDeclaration = [{
@@ -48,7 +51,8 @@ def Kt_ExpertBankOp : Kt_SymbolOp<"expert_bank"> {
   let summary = "declare all routed experts of one layer";
   let description = [{
     Two matrix stacks: `gate_up` [experts, 2 * intermediate, hidden], gate rows first, and `down` [experts, hidden,
-    intermediate]. Their recipes name slots with one matrix per expert; a piece is applied to every matrix.
+    intermediate]. Their recipes name slots with one matrix per expert; a piece is applied to every matrix. `packing` is that
+    of gate_up; down is packed `panel` where gate_up is `panel_paired`. `group` as in kt.weight.
 
     Example:
     ```mlir
@@ -61,12 +65,13 @@ def Kt_ExpertBankOp : Kt_SymbolOp<"expert_bank"> {
   let arguments = (ins SymbolNameAttr:$sym_name, Kt_PositiveI64:$experts, Kt_PositiveI64:$hidden,
                        Kt_PositiveI64:$intermediate, Kt_CheckpointType:$source, Kt_RecipeAttr:$gate_up, Kt_RecipeAttr:$down,
                        OptionalAttr<StrAttr>:$device, OptionalAttr<StrAttr>:$format, OptionalAttr<StrAttr>:$packing,
-                       OptionalAttr<StrAttr>:$sym_visibility);
+                       OptionalAttr<Kt_PositiveI64>:$group, OptionalAttr<StrAttr>:$sym_visibility);
   let assemblyFormat = [{
     $sym_name `experts` $experts `hidden` $hidden `intermediate` $intermediate $source `gate_up` $gate_up `down` $down
-    (`on` $device^ `as` $format `packed` $packing)? attr-dict
+    (`on` $device^ `as` $format `packed` $packing)? (`group` $group^)? attr-dict
   }];
   let hasVerifier = 1;
+  let extraClassDeclaration = "::llvm::StringRef getDownPacking();";
 }
 
 def Kt_CacheOp : Kt_SymbolOp<"cache", [DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {

@@ -38,6 +38,16 @@ kt.weight @w [1, 1, 8] bf16 from [#kt.piece<slot = "s", rows = 1, src_row = 4294
 
 // -----
 
+// expected-error@+1 {{#kt.tile: found a granule of 32, expected 0 (a row), 64 or 128}}
+module attributes {kt.x = #kt.tile<x = 64, h = 32>} {}
+
+// -----
+
+// expected-error@+1 {{#kt.tile: found rows = 65536, expected at most 65535}}
+module attributes {kt.x = #kt.tile<x = 64, rows = 65536>} {}
+
+// -----
+
 // expected-error@+1 {{#kt.rope: inv_freq is empty, expected one value per rotated pair}}
 module attributes {kt.x = #kt.rope<half, factor = 1.0 : f32, inv_freq = []>} {}
 
@@ -72,6 +82,11 @@ kt.weight @w [1, 8] bf16 from [#kt.piece<slot = "s", rows = 1>]
 
 // expected-error@+1 {{'kt.weight' op extent: found 0, expected from 1 to 2147483648}}
 kt.weight @w [1, 0, 8] bf16 from [#kt.piece<slot = "s", rows = 1>]
+
+// -----
+
+// expected-error@+1 {{'kt.weight' op has a group and no format; expected one beside the other}}
+kt.weight @w [1, 1, 8] bf16 from [#kt.piece<slot = "s", rows = 1>] group 64
 
 // -----
 

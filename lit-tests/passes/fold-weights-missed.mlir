@@ -209,7 +209,7 @@ module @two_types {
   kt.entry @e generic {
   ^bb0(%ids: !i, %pos: !i):
     %x = kt.embed %ids @w of <Embedding "e"> : !i -> !h
-    // expected-remark@+1 {{the weights differ in checkpoint type, device, format or packing}}
+    // expected-remark@+1 {{the weights differ in checkpoint type, device, format, group or packing}}
     %q = kt.linear %x @q of <Attention "a"> : !h -> !h
     %k = kt.linear %x @k of <Attention "a"> : !h -> !h
     kt.return %ids : !i

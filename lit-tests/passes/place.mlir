@@ -4,6 +4,9 @@
 // RUN: ktc-opt %t.once --kt-place="policy=%S/../Inputs/mixed.yaml target=%source/placement/targets/laptop-8-cores-32gb.yaml" --mlir-print-debuginfo | diff %t.once -
 // Latent attention reads back as well: every shape of module that placement asks about.
 // RUN: ktc-opt %S/../Inputs/mla.mlir --kt-place="%exact" --kt-verify-placed | FileCheck %s --check-prefix=MLA
+// Integer weights: groups and panels, int8 activations for products alone, rows for the lookup and the per-head matrices.
+// RUN: ktc-opt %S/../Inputs/gqa.mlir --kt-place="policy=%S/../Inputs/int4.yaml target=%source/placement/targets/laptop-8-cores-32gb.yaml" --kt-verify-placed --mlir-print-local-scope | FileCheck %s --check-prefix=INT
+// RUN: ktc-opt %S/../Inputs/mla.mlir --kt-place="policy=%S/../Inputs/int4.yaml target=%source/placement/targets/laptop-8-cores-32gb.yaml" --kt-verify-placed --mlir-print-local-scope | FileCheck %s --check-prefix=LATENT
 // What cannot be placed, or is not compiled yet.
 // RUN: not ktc-opt %S/../Inputs/gqa.mlir --kt-place 2>&1 | FileCheck %s --check-prefix=NOPOLICY
 // RUN: not ktc-opt %S/../Inputs/gqa.mlir --kt-place=policy=%S/missing.yaml 2>&1 | FileCheck %s --check-prefix=NOFILE
@@ -39,6 +42,20 @@
 // MLA: kt.phase = #kt.phase<placed>
 // MLA: kt.weight @l0.attn.kv_b {{.*}} on "cpu" as "bf16" packed "row_major"
 // MLA: kt.weight @l0.gate.bias [1, 1, 4] f32 {{.*}} on "cpu" as "f32" packed "row_major"
+
+// INT: kt.weight @embed.weight {{.*}} on "cpu" as "bf16" packed "row_major"{{$}}
+// INT: kt.weight @"embed.weight-int8" {{.*}} on "cpu" as "int8" packed "panel"{{$}}
+// INT: kt.weight @l0.attn.q {{.*}} on "cpu" as "int4" packed "panel"{{$}}
+// INT: kt.weight @l0.attn.q_norm {{.*}} on "cpu" as "f32" packed "row_major"{{$}}
+// INT: kt.expert_bank @l0.experts {{.*}} on "cpu" as "int4" packed "panel" group 32{{$}}
+// INT: kt.embed {{.*}} {place = #kt.place<"cpu", weights = "bf16", activations = "f32">}
+// INT: kt.linear {{.*}} @l0.attn.q of {{.*}} {place = #kt.place<"cpu", weights = "int4", activations = "int8">}
+// INT: kt.gqa {{.*}} place = #kt.place<"cpu", weights = "bf16", activations = "f32">
+// INT: kt.add {{.*}} {place = #kt.place<"cpu", weights = "bf16", activations = "f32">}
+// INT: kt.lm_head {{.*}} @"embed.weight-int8" of {{.*}} {place = #kt.place<"cpu", weights = "int8", activations = "int8">}
+// LATENT: kt.weight @l0.attn.q_a {{.*}} on "cpu" as "int4" packed "panel"{{$}}
+// LATENT: kt.weight @l0.attn.kv_b {{.*}} on "cpu" as "bf16" packed "row_major"{{$}}
+// LATENT: kt.mla {{.*}} place = #kt.place<"cpu", weights = "bf16", activations = "f32">
 
 // NOPOLICY: error: kt-place: no policy; give policy=FILE
 // NOFILE: error: {{.*}}missing.yaml

@@ -85,13 +85,16 @@ std::string_view to_string(IsaLevel level) {
     case IsaLevel::scalar: return "scalar";
     case IsaLevel::avx2: return "avx2";
     case IsaLevel::avx512: return "avx512";
+    case IsaLevel::avx512_vnni: return "avx512_vnni";
+    case IsaLevel::amx: return "amx";
     case IsaLevel::best: return "best";
   }
   return "invalid";
 }
 
 std::optional<IsaLevel> parse_isa_level(std::string_view name) {
-  for (IsaLevel level : {IsaLevel::scalar, IsaLevel::avx2, IsaLevel::avx512, IsaLevel::best})
+  for (IsaLevel level : {IsaLevel::scalar, IsaLevel::avx2, IsaLevel::avx512, IsaLevel::avx512_vnni, IsaLevel::amx,
+                         IsaLevel::best})
     if (to_string(level) == name) return level;
   return std::nullopt;
 }
@@ -101,6 +104,9 @@ bool isa_level_available(IsaLevel level, const CpuFeatures& f) {
     case IsaLevel::scalar: return true;
     case IsaLevel::avx2: return f.avx2 && f.fma && f.f16c;
     case IsaLevel::avx512: return f.avx2 && f.fma && f.avx512f && f.avx512bw && f.avx512vl && f.avx512dq;
+    case IsaLevel::avx512_vnni: return isa_level_available(IsaLevel::avx512, f) && f.avx512_vnni;
+    case IsaLevel::amx:
+      return isa_level_available(IsaLevel::avx512_vnni, f) && f.avx512_bf16 && f.amx_tile && f.amx_int8 && f.amx_bf16;
     case IsaLevel::best: return true;
   }
   return false;

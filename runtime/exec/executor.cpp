@@ -40,6 +40,7 @@ class CpuExecutor final : public Executor {
   const planfb::CacheT& cache() const { return *plan_->plan.caches[0]; }
   StepLimits limits(bool decode) const;
   Status allocate();
+  Status allocate_tile_scratch();
   Status check(std::span<const StepSequence> sequences) const;
   Expected<const Program*> choose(std::span<const StepSequence> sequences) const;
   void fill_inputs(const Program& program, std::span<const StepSequence> sequences);
@@ -53,7 +54,7 @@ class CpuExecutor final : public Executor {
   std::unique_ptr<weights::WeightStore> weights_;
   HostBlock arena_;
   std::vector<HostBlock> caches_;
-  HostBlock rope_values_;
+  HostBlock rope_values_, tile_scratch_;
   Memory memory_;
   std::vector<Program> programs_;
   std::vector<Token> tokens_;
@@ -111,6 +112,24 @@ Status CpuExecutor::allocate() {
   return {};
 }
 
+// Tile kernels unpack a panel into memory of their worker: the largest of all weights in panels, for each worker.
+Status CpuExecutor::allocate_tile_scratch() {
+  std::size_t each = 0;
+  for (std::uint32_t i = 0; i < plan_->plan.weights.size(); ++i) {
+    const weights::WeightView& w = (*weights_)[i];
+    if (w.packing == Packing::row_major || kernels_.panel(w.format).many == nullptr) continue;
+    const auto layout = panel_layout(w.format, w.group, w.packing == Packing::panel_paired, w.rows, w.columns);
+    each = std::max(each, std::max<std::size_t>(64, kernels::panel_scratch_bytes(*layout)));
+  }
+  if (each == 0) return {};
+  KTC_ASSIGN_OR_RETURN(tile_scratch_, HostBlock::allocate(std::uint64_t{each} * static_cast<unsigned>(workers_->threads()), "tile scratch"));
+  state_.tile_scratch = tile_scratch_.data();
+  state_.tile_scratch_each = each;
+  state_.enter_tiles = kernels_.enter_tiles;
+  state_.leave_tiles = kernels_.leave_tiles;
+  return {};
+}
+
 Expected<std::unique_ptr<Executor>> CpuExecutor::create(std::shared_ptr<const plan::OpenPlan> plan,
                                                         const ExecutorOptions& options) {
   const planfb::PlanT& p = plan->plan;
@@ -140,10 +159,14 @@ Expected<std::unique_ptr<Executor>> CpuExecutor::create(std::shared_ptr<const pl
   std::size_t experts = 0;
   for (const Program& program : executor->programs_)
     for (const Step& step : program.steps)
-      if (const auto* bank = std::get_if<ExpertsStep>(&step)) experts = std::max(experts, bank->experts);
+      if (const auto* bank = std::get_if<ExpertsStep>(&step))
+        experts = std::max(experts, bank->experts);
+      else if (const auto* panels = std::get_if<PanelExpertsStep>(&step))
+        experts = std::max(experts, panels->routed.experts);
   executor->busy_experts_.resize(experts);
   KTC_ASSIGN_OR_RETURN(executor->workers_,
                        Workers::create(options.threads > 0 ? options.threads : default_thread_count()));
+  KTC_RETURN_IF_ERROR(executor->allocate_tile_scratch());
   if (options.populate) KTC_RETURN_IF_ERROR(executor->weights_->populate(options.progress));
   executor->state_.workers = executor->workers_.get();
   executor->state_.token = executor->tokens_.data();

@@ -42,10 +42,6 @@ void run_step(const RouteStep& s, const StepState& state) {
   });
 }
 
-namespace {
-
-// Counting sort of the (row, k) pairs by expert; within an expert pairs stay in row order. Fills pair_row, pair_weight,
-// first and active; returns the number of active experts. An id outside the bank (logits were NaN) gets no pair.
 std::size_t sort_pairs(const ExpertsStep& s, std::size_t rows) {
   std::fill_n(s.first, s.experts + 1, 0u);
   const auto valid = [&s](std::int32_t id) { return static_cast<std::uint32_t>(id) < s.experts; };
@@ -72,8 +68,6 @@ std::size_t sort_pairs(const ExpertsStep& s, std::size_t rows) {
   s.first[0] = 0;
   return active;
 }
-
-}  // namespace
 
 void run_step(const ExpertsStep& s, const StepState& state) {
   const std::size_t rows = state.count(s.of_rows), threads = static_cast<std::size_t>(state.workers->threads());

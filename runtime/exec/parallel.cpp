@@ -96,6 +96,11 @@ Expected<std::unique_ptr<Workers>> Workers::create(int threads) {
   return workers;
 }
 
+int Workers::index() const {
+  const int slot = threads_ == 1 ? 0 : tbb::this_task_arena::current_thread_index();
+  return slot >= 0 && slot < threads_ ? slot : 0;  // outside of the arena the caller is alone
+}
+
 void Workers::run(Body body, const void* context, std::size_t count, std::size_t grain) {
   Arena& a = *arena_;
   a.body = body;

@@ -23,6 +23,9 @@ class Workers {
 
   int threads() const { return threads_; }
 
+  // Inside a range: which worker runs it, in [0, threads()).
+  int index() const;
+
   // Calls fn(begin, end) for disjoint ranges that cover [0, count) and returns when all are done: what the workers wrote is
   // visible then. Ranges are `grain` long but for the last; all in one call where that is not worth a second worker.
   // Low ranges are claimed first. fn must not throw and must not call parallel_for.

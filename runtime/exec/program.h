@@ -59,6 +59,9 @@ struct StepState {
   const std::uint32_t* longest_first = nullptr;  // [tokens], by descending position
   bool prefill = false;                         // some sequence brings several tokens
   std::uint32_t* busy_experts = nullptr;        // [experts], scratch of the step that runs
+  std::byte* tile_scratch = nullptr;            // [workers][tile_scratch_each], for tile kernels; null: there are none
+  std::size_t tile_scratch_each = 0;
+  kernels::TileScopeFn enter_tiles = nullptr, leave_tiles = nullptr;
   std::size_t count(bool of_rows) const { return of_rows ? rows : tokens; }
 };
 
@@ -161,8 +164,9 @@ struct SelectRowsStep {
   Ids output_rows;
 };
 
-using Step = std::variant<EmbedStep, NormStep, LinearStep, GqaStep, MlaStep, RouteStep, ExpertsStep, MlpStep, AddStep,
-                          SelectRowsStep>;
+// Counting sort of the (row, k) pairs by expert; within an expert pairs stay in row order. Fills pair_row, pair_weight,
+// first and active; returns the number of active experts. An id outside the bank (logits were NaN) gets no pair.
+std::size_t sort_pairs(const ExpertsStep& step, std::size_t rows);
 
 void run_step(const EmbedStep& step, const StepState& state);
 void run_step(const NormStep& step, const StepState& state);
@@ -174,17 +178,6 @@ void run_step(const ExpertsStep& step, const StepState& state);
 void run_step(const MlpStep& step, const StepState& state);
 void run_step(const AddStep& step, const StepState& state);
 void run_step(const SelectRowsStep& step, const StepState& state);
-
-// A decode or extend entry.
-struct Program {
-  std::uint32_t entry = 0;  // index in Plan.entries
-  bool decode = false;
-  std::uint32_t max_tokens = 0, max_rows = 0, max_sequences = 0;
-  std::vector<Step> steps;
-  std::vector<std::string> names;  // of the steps, for observers
-  std::vector<Ids> ids, positions, output_rows;  // inputs; most entries have one of each at most
-  Matrix logits;
-};
 
 // Largest head or rope part that the attention steps take: their scratch lies on the stack.
 constexpr std::size_t kMostHeadWidth = 1024;

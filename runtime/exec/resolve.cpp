@@ -3,14 +3,10 @@
 #include <algorithm>
 #include <string>
 
+#include "runtime/exec/step_reader.h"
 #include "runtime/formats/workspace.h"
 
 namespace ktc::exec {
-namespace {
-
-using planfb::BufferRole;
-using planfb::EntryKind;
-using planfb::Op;
 
 Status refuse(const planfb::StepT& step, std::string what, std::string found, std::string expected) {
   std::string place = "step " + step.name;
@@ -19,14 +15,42 @@ Status refuse(const planfb::StepT& step, std::string what, std::string found, st
                                               "compile the model for this version of ktc and a policy without other devices"});
 }
 
+Status fill_routing(const StepReader& r, const planfb::ExpertsOpT& op, std::byte* area, std::uint64_t pairs_bytes,
+                    std::uint64_t offsets_bytes, ExpertsStep& s) {
+  s.x = r.in(0);
+  s.ids = r.ids(1);
+  s.weights = r.in(2);
+  s.out = r.out(0);
+  s.experts = r.view(op.w_gate_up).batch;
+  s.top_k = s.ids.columns;
+  s.intermediate = r.view(op.w_down).columns;
+  s.of_rows = r.of_rows();
+  s.pair_row = reinterpret_cast<std::uint32_t*>(area);
+  s.active = s.pair_row + r.bound() * s.top_k;
+  s.first = reinterpret_cast<std::uint32_t*>(area + pairs_bytes);
+  s.pair_weight = reinterpret_cast<float*>(area + pairs_bytes + offsets_bytes);
+  if (r.memory_.expert_counts.empty()) return {};
+  const planfb::ModelT& model = *r.plan_.model;
+  if (op.layer >= model.layers || s.experts > model.experts)
+    return refuse(r.step_, "the bank is outside of the model's counts",
+                  std::to_string(s.experts) + " experts of layer " + std::to_string(op.layer),
+                  std::to_string(model.experts) + " experts, " + std::to_string(model.layers) + " layers");
+  s.activations = r.memory_.expert_counts.data() + std::size_t{op.layer} * model.experts;
+  return {};
+}
+
+namespace {
+
+using planfb::BufferRole;
+using planfb::EntryKind;
+using planfb::Op;
+
 std::string format_name(std::uint8_t format) { return std::string(to_string(static_cast<Format>(format))); }
 
-// One step against one entry: small readers of the plan's indices, then a resolver per op.
-class StepResolver {
+// A resolver per op.
+class StepResolver : public StepReader {
  public:
-  StepResolver(const planfb::PlanT& plan, const planfb::EntryT& entry, const planfb::StepT& step,
-               const weights::WeightStore& weights, const kernels::KernelSet& kernels, const Memory& memory)
-      : plan_(plan), entry_(entry), step_(step), weights_(weights), kernels_(kernels), memory_(memory) {}
+  using StepReader::StepReader;
 
   Expected<Step> resolve() const {
     switch (step_.op.type) {
@@ -45,22 +69,6 @@ class StepResolver {
   }
 
  private:
-  template <typename T>
-  Rows<T> rows(const planfb::View& view) const {
-    const planfb::BufferT& buffer = *entry_.buffers[view.buffer()];
-    return {reinterpret_cast<T*>(memory_.arena + buffer.offset) + view.column(), buffer.row_bytes / sizeof(T), view.columns()};
-  }
-  Matrix in(std::size_t i) const { return rows<float>(step_.inputs[i]); }
-  Matrix out(std::size_t i) const { return rows<float>(step_.outputs[i]); }
-  Ids ids(std::size_t i) const { return rows<std::int32_t>(step_.inputs[i]); }
-  bool of_rows() const { return entry_.buffers[step_.outputs[0].buffer()]->symbol == planfb::Symbol::rows; }
-  std::uint64_t bound() const { return of_rows() ? entry_.max_rows : entry_.max_tokens; }
-  std::byte* workspace() const { return memory_.arena + entry_.buffers[step_.workspace]->offset; }
-
-  const weights::WeightView& view(std::uint32_t w) const { return weights_[w]; }
-  Weight weight(std::uint32_t w) const { return {view(w).data, view(w).row_bytes, view(w).rows, view(w).columns}; }
-  const float* vector(std::uint32_t w) const { return w == plan::kNone ? nullptr : view(w).vector(); }
-
   KvLayer kv_layer(std::uint32_t index, std::uint32_t layer) const {
     const planfb::CacheT& cache = *plan_.caches[index];
     const std::size_t page = kv_page_bytes(cache);
@@ -91,6 +99,7 @@ class StepResolver {
   }
 
   Expected<Step> linear(const planfb::LinearOpT& op) const {
+    if (in_panels(op.w)) return resolve_panel_linear(*this, op);
     LinearStep s = {};
     s.x = in(0);
     s.out = out(0);
@@ -190,43 +199,22 @@ class StepResolver {
   }
 
   Expected<Step> experts(const planfb::ExpertsOpT& op) const {
+    if (in_panels(op.w_gate_up)) return resolve_panel_experts(*this, op);
     if (op.activation != planfb::Activation::swiglu)
       return refuse(step_, "unknown activation", std::to_string(static_cast<int>(op.activation)), "swiglu");
     ExpertsStep s = {};
-    s.x = in(0);
-    s.ids = ids(1);
-    s.weights = in(2);
-    s.out = out(0);
+    const ExpertsWorkspace space = experts_workspace(bound(), ids(1).columns, view(op.w_down).columns, view(op.w_gate_up).batch);
+    s.hidden = reinterpret_cast<float*>(workspace());
     s.gate_up = weight(op.w_gate_up);
     s.down = weight(op.w_down);
-    s.experts = view(op.w_gate_up).batch;
-    s.top_k = s.ids.columns;
-    s.intermediate = s.down.columns;
-    s.of_rows = of_rows();
-    const std::uint64_t pairs = bound() * s.top_k;
-    const ExpertsWorkspace space = experts_workspace(bound(), s.top_k, s.intermediate, s.experts);
-    std::byte* area = workspace();
-    s.hidden = reinterpret_cast<float*>(area);
-    area += space.hidden;
-    s.pair_row = reinterpret_cast<std::uint32_t*>(area);
-    s.active = s.pair_row + pairs;
-    area += space.pairs;
-    s.first = reinterpret_cast<std::uint32_t*>(area);
-    area += space.offsets;
-    s.pair_weight = reinterpret_cast<float*>(area);
-    if (!memory_.expert_counts.empty()) {
-      if (op.layer >= plan_.model->layers || s.experts > plan_.model->experts)
-        return refuse(step_, "the bank is outside of the model's counts",
-                      std::to_string(s.experts) + " experts of layer " + std::to_string(op.layer),
-                      std::to_string(plan_.model->experts) + " experts, " + std::to_string(plan_.model->layers) + " layers");
-      s.activations = memory_.expert_counts.data() + std::size_t{op.layer} * plan_.model->experts;
-    }
+    KTC_RETURN_IF_ERROR(fill_routing(*this, op, workspace() + space.hidden, space.pairs, space.offsets, s));
     s.gate_up_fn = kernels_.gate_up(view(op.w_gate_up).format);
     s.matmul = kernels_.matmul(view(op.w_down).format);
     return Step(s);
   }
 
   Expected<Step> mlp(const planfb::MlpOpT& op) const {
+    if (in_panels(op.w_gate_up)) return resolve_panel_mlp(*this, op);
     if (op.activation != planfb::Activation::swiglu)
       return refuse(step_, "unknown activation", std::to_string(static_cast<int>(op.activation)), "swiglu");
     MlpStep s = {};
@@ -263,16 +251,33 @@ class StepResolver {
     return Step(s);
   }
 
-  const planfb::PlanT& plan_;
-  const planfb::EntryT& entry_;
-  const planfb::StepT& step_;
-  const weights::WeightStore& weights_;
-  const kernels::KernelSet& kernels_;
-  const Memory& memory_;
 };
 
 Ids input_rows(const planfb::BufferT& buffer, const Memory& memory) {
   return {reinterpret_cast<std::int32_t*>(memory.arena + buffer.offset), buffer.row_bytes / sizeof(std::int32_t), 1};
+}
+
+// The kernels of a weight decide which activations it goes with.
+Status check_activations(const planfb::PlanT& plan, const planfb::StepT& step) {
+  std::vector<std::uint32_t> weights;
+  if (const auto* op = step.op.AsLinearOp()) weights = {op->w};
+  if (const auto* op = step.op.AsMlpOp()) weights = {op->w_gate_up, op->w_down};
+  if (const auto* op = step.op.AsExpertsOp()) weights = {op->w_gate_up, op->w_down};
+  const Format found = static_cast<Format>(step.activations);
+  if (weights.empty()) {
+    if (found == Format::f32) return {};
+    return refuse(step, "an activation format without kernels", format_name(step.activations), "f32");
+  }
+  for (const std::uint32_t index : weights) {
+    const planfb::WeightT& w = *plan.weights[index];
+    const Format format = static_cast<Format>(w.format);
+    const bool panels = static_cast<Packing>(w.packing) != Packing::row_major;
+    const Format wanted = !panels ? Format::f32 : format == Format::int8 || format == Format::int4 ? Format::int8 : Format::bf16;
+    if (found != wanted)
+      return refuse(step, "activations that the kernels of weight " + w.name + " do not take", format_name(step.activations),
+                    std::string(to_string(wanted)));
+  }
+  return {};
 }
 
 Status check_step(const planfb::PlanT& plan, const planfb::StepT& step) {
@@ -280,9 +285,7 @@ Status check_step(const planfb::PlanT& plan, const planfb::StepT& step) {
   if (device.kind != planfb::DeviceKind::cpu) return refuse(step, "a step of another device", device.name, "cpu");
   if (step.kind != planfb::StepKind::compute)
     return refuse(step, "a step kind that the CPU does not run", planfb::EnumNameStepKind(step.kind), "compute");
-  if (static_cast<Format>(step.activations) != Format::f32)
-    return refuse(step, "an activation format without kernels", format_name(step.activations), "f32");
-  return {};
+  return check_activations(plan, step);
 }
 
 }  // namespace
@@ -297,11 +300,11 @@ Status check_runnable(const planfb::PlanT& plan) {
     return make_error(StatusCode::unsupported, {"devices", "more than one CPU", std::to_string(plan.devices.size()), "1", compile});
   for (const auto& weight : plan.weights) {
     const Format format = static_cast<Format>(weight->format);
-    if ((format != Format::f32 && format != Format::bf16) || static_cast<Packing>(weight->packing) != Packing::row_major)
+    if (!takes_packing(format, static_cast<Packing>(weight->packing)))
       return make_error(StatusCode::unsupported,
                         {"weight " + weight->name, "no CPU kernel reads it",
                          format_name(weight->format) + " " + std::string(to_string(static_cast<Packing>(weight->packing))),
-                         "f32 or bf16, row_major", "compile the model again with a policy of these formats"});
+                         "f32 or bf16 in row_major; int8, int4, fp8 or bf16 in panels", "compile the model again with a policy of these formats"});
   }
   if (plan.caches.empty())
     return make_error(StatusCode::unsupported, {"caches", "the plan has no KV cache", "", "at least one", "compile the model again"});

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/base/status.h"
-#include "runtime/exec/program.h"
+#include "runtime/exec/entry_program.h"
 #include "runtime/plan/plan.h"
 #include "runtime/weights/weight_store.h"
 

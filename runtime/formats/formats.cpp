@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "runtime/formats/panel.h"
+
 namespace ktc {
 namespace {
 
@@ -76,11 +78,28 @@ std::uint64_t packed_row_bytes(Format format, Packing packing, std::uint64_t col
   return (bytes + alignment - 1) / alignment * alignment;
 }
 
+bool has_group(Format format, std::uint32_t group) {
+  if (group == 0) return true;
+  if (format == Format::int4) return group == 32 || group == 64 || group == 128;
+  return format == Format::fp8 && group == 128;
+}
+
+bool takes_packing(Format format, Packing packing) {
+  if (packing == Packing::row_major) return format == Format::f32 || format == Format::bf16;
+  return format == Format::bf16 || format == Format::int8 || format == Format::int4 || format == Format::fp8;
+}
+
 std::optional<std::uint64_t> packed_bytes(Format format, Packing packing, std::uint64_t batch, std::uint64_t rows,
-                                          std::uint64_t columns) {
-  if (columns > (std::uint64_t{1} << 48)) return std::nullopt;  // keeps packed_row_bytes free of overflow
+                                          std::uint64_t columns, std::uint32_t group) {
   std::uint64_t total = 0;
-  if (!multiply(packed_row_bytes(format, packing, columns), rows, total)) return std::nullopt;
+  if (packing == Packing::row_major) {
+    if (group != 0 || columns > (std::uint64_t{1} << 48)) return std::nullopt;  // keeps packed_row_bytes free of overflow
+    if (!multiply(packed_row_bytes(format, packing, columns), rows, total)) return std::nullopt;
+  } else {
+    const auto layout = panel_layout(format, group, packing == Packing::panel_paired, rows, columns);
+    if (!layout) return std::nullopt;
+    total = layout->matrix_bytes;
+  }
   if (!multiply(total, batch, total)) return std::nullopt;
   return total;
 }

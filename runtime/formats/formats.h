@@ -39,9 +39,17 @@ int format_bits(Format format);
 // Bytes of one packed row of `columns` elements, padding included.
 std::uint64_t packed_row_bytes(Format format, Packing packing, std::uint64_t columns);
 
-// Bytes of a packed [batch, rows, columns] weight. nullopt on 64-bit overflow.
+// Bytes of a packed [batch, rows, columns] weight; `group`: input features per scale, 0 for one scale per row or none.
+// nullopt on 64-bit overflow, and for a format, packing and group that do not go together.
 std::optional<std::uint64_t> packed_bytes(Format format, Packing packing, std::uint64_t batch, std::uint64_t rows,
-                                          std::uint64_t columns);
+                                          std::uint64_t columns, std::uint32_t group = 0);
+
+// Whether weights of a format may have one scale per `group` input features: 0 (per row, or no scale) always; int4 also 32,
+// 64, 128; fp8 also 128.
+bool has_group(Format format, std::uint32_t group);
+
+// Whether a weight of `format` may have `packing`: row_major takes f32 and bf16, panels take bf16, int8, int4 and fp8.
+bool takes_packing(Format format, Packing packing);
 
 // bf16 <-> f32: round to nearest even; NaN stays NaN.
 inline float bf16_to_f32(std::uint16_t value) {

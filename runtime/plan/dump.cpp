@@ -113,8 +113,8 @@ class Dump {
 
   void weights() {
     for (const WeightT* weight : sorted(plan_.weights, &WeightT::name))
-      line("weight {} {} {} [{}, {}, {}] on {} {}", quote(weight->name), format_text(weight->format),
-           to_string(static_cast<Packing>(weight->packing)), weight->batch, weight->rows, weight->columns,
+      line("weight {} {} {} [{}, {}, {}] on {} {}", quote(weight->name),
+           detail::type_text(weight->format, weight->group, weight->packing), to_string(static_cast<Packing>(weight->packing)), weight->batch, weight->rows, weight->columns,
            device(weight->device), source(*weight));
   }
 

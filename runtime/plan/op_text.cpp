@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "runtime/formats/formats.h"
 #include "runtime/plan/text.h"
 
 namespace ktc::plan::detail {
@@ -22,6 +23,13 @@ std::string quote(std::string_view text) {
       out += c;
   }
   return out + "\"";
+}
+
+std::string type_text(std::uint8_t format, std::uint16_t group, std::uint8_t packing) {
+  std::string text(to_string(static_cast<Format>(format)));
+  if (group != 0) return text + fmt::format("/{}", group);
+  const bool rows = static_cast<Packing>(packing) == Packing::row_major || static_cast<Format>(format) == Format::bf16;
+  return rows ? text : text + "/row";
 }
 
 std::string float_text(float value) {
@@ -114,15 +122,29 @@ std::string route_text(Attributes text, const RouteOpT& op) {
   return text.number("topk_groups", op.topk_groups).take();
 }
 
+// Only what weights in panels have.
+template <typename T>
+void tile_text(Attributes& text, const T& op) {
+  if (op.x_granule != 0) text.number("x_granule", op.x_granule);
+  if constexpr (requires { op.h_granule; }) {
+    if (op.h_granule != 0) text.number("h_granule", op.h_granule);
+  }
+  if (op.tile_rows != 0) text.number("tile_rows", op.tile_rows);
+}
+
 std::string experts_text(Attributes text, const ExpertsOpT& op) {
   text.weight("w_gate_up", op.w_gate_up).weight("w_down", op.w_down);
   text.word("activation", EnumNameActivation(op.activation), static_cast<std::uint64_t>(op.activation));
-  return text.number("layer", op.layer).take();
+  text.number("layer", op.layer);
+  tile_text(text, op);
+  return text.take();
 }
 
 std::string mlp_text(Attributes text, const MlpOpT& op) {
   text.weight("w_gate_up", op.w_gate_up).weight("w_down", op.w_down);
-  return text.word("activation", EnumNameActivation(op.activation), static_cast<std::uint64_t>(op.activation)).take();
+  text.word("activation", EnumNameActivation(op.activation), static_cast<std::uint64_t>(op.activation));
+  tile_text(text, op);
+  return text.take();
 }
 
 std::string norm_text(Attributes text, const NormOpT& op) {
@@ -133,6 +155,7 @@ std::string norm_text(Attributes text, const NormOpT& op) {
 std::string linear_text(Attributes text, const LinearOpT& op) {
   text.weight("w", op.w).weight("w_bias", op.w_bias);
   if (op.head) text.flag("head", true);
+  tile_text(text, op);
   return text.take();
 }
 

@@ -67,7 +67,7 @@ std::string sizes(const planfb::PlanT& plan) {
         ++aliases;
         continue;
       }
-      formats[std::string(to_string(static_cast<Format>(weight->format)))].add(weight->bytes);
+      formats[detail::type_text(weight->format, weight->group, weight->packing)].add(weight->bytes);
       names[pattern_of(weight->name)].add(weight->bytes);
     }
     print(text, device + " by category", categories);

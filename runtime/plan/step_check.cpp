@@ -95,10 +95,41 @@ void StepCheck::weight_is(std::string_view field, const WeightT* weight, std::ui
         shape_text(weight->batch, weight->rows, weight->columns), shape_text(batch, rows, columns));
 }
 
+void StepCheck::packed_as(std::string_view field, const WeightT* weight, Packing packing) {
+  if (weight == nullptr || !ok() || static_cast<Packing>(weight->packing) == packing) return;
+  check(false, fmt::format("packing of {} {}", field, shown(weight->name)),
+        std::string(to_string(static_cast<Packing>(weight->packing))), std::string(to_string(packing)));
+}
+
+bool StepCheck::panels(std::initializer_list<Panels> weights, std::uint16_t x_granule, std::uint16_t h_granule,
+                       std::uint16_t tile_rows) {
+  for (const Panels& one : weights)
+    if (one.weight == nullptr) return false;
+  const bool any = static_cast<Packing>(weights.begin()->weight->packing) != Packing::row_major;
+  for (const Panels& one : weights) {
+    packed_as(one.field, one.weight, !any ? Packing::row_major : one.paired ? Packing::panel_paired : Packing::panel);
+    if (!any || !ok()) continue;
+    const auto format = static_cast<Format>(one.weight->format);
+    const Format expected = format == Format::int8 || format == Format::int4 ? Format::int8 : Format::bf16;
+    check(static_cast<Format>(step_.activations) == expected, "activations",
+          std::string(to_string(static_cast<Format>(step_.activations))),
+          fmt::format("{} for {} {} in {}", to_string(expected), one.field, shown(one.weight->name), to_string(format)));
+  }
+  const auto granule = [&](std::string_view what, std::uint16_t value) {
+    const bool known = value == 0 || (any && (value == 64 || value == 128));
+    check(known, what, number(std::uint64_t{value}), any ? "0, 64 or 128" : "0 for weights in rows");
+  };
+  granule("x_granule", x_granule);
+  granule("h_granule", h_granule);
+  check(any || tile_rows == 0, "tile_rows", number(std::uint64_t{tile_rows}), "0 for weights in rows");
+  return any && ok();
+}
+
 void StepCheck::vector_weight(std::string_view field, std::uint32_t index, std::uint64_t columns, bool optional) {
   if (optional && index == kNone) return;
   const WeightT* w = weight(field, index);
   weight_is(field, w, 1, 1, columns);
+  packed_as(field, w, Packing::row_major);
   if (w != nullptr && ok() && static_cast<Format>(w->format) != Format::f32)
     check(false, fmt::format("format of {} {}", field, shown(w->name)),
           std::string(to_string(static_cast<Format>(w->format))), "f32");

@@ -2,6 +2,7 @@
 // read as a list. Private to runtime/plan.
 #pragma once
 
+#include <initializer_list>
 #include <string>
 #include <string_view>
 
@@ -33,9 +34,19 @@ class StepCheck {
 
   // The weight `field` refers to, of the step's device; null after a failure.
   const planfb::WeightT* weight(std::string_view field, std::uint32_t index);
-  // The weight is [batch, rows, columns], row-major.
+  // The weight is [batch, rows, columns].
   void weight_is(std::string_view field, const planfb::WeightT* weight, std::uint64_t batch, std::uint64_t rows,
                  std::uint64_t columns);
+  // The weight's packing is `packing`.
+  void packed_as(std::string_view field, const planfb::WeightT* weight, Packing packing);
+  // Weights in panels (all of them or none, the first being `paired` or plain): the activations their kernels take, granules
+  // of 0, 64 or 128. Without panels granules and tile_rows say nothing and are 0. True: panels.
+  struct Panels {
+    std::string_view field;
+    const planfb::WeightT* weight;
+    bool paired;
+  };
+  bool panels(std::initializer_list<Panels> weights, std::uint16_t x_granule, std::uint16_t h_granule, std::uint16_t tile_rows);
   // An f32 vector of `columns`; kNone is allowed when `optional`.
   void vector_weight(std::string_view field, std::uint32_t index, std::uint64_t columns, bool optional);
 

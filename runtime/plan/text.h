@@ -11,6 +11,7 @@
 namespace ktc::plan::detail {
 
 std::string quote(std::string_view text);  // in quotes; control characters, quotes and backslashes escaped
+std::string type_text(std::uint8_t format, std::uint16_t group, std::uint8_t packing);  // "int4/64", "int8/row", "bf16"
 std::string float_text(float value);       // shortest text that reads back to the same value
 bool natural_less(std::string_view a, std::string_view b);  // layers.2 before layers.10
 

@@ -94,8 +94,11 @@ Status mla(const EntrySite& site, std::size_t index, const MlaOpT& op) {
   c.output_is(0, Format::f32, Symbol::tokens, heads * op.v_dim);
   c.finite("scale", op.scale);
   check_rope(c, op.rope, op.rope_dim, false);
-  c.weight_is("w_uk", c.weight("w_uk", op.w_uk), heads, op.latent_dim, op.nope_dim);
-  c.weight_is("w_uv", c.weight("w_uv", op.w_uv), heads, op.v_dim, op.latent_dim);
+  const WeightT *uk = c.weight("w_uk", op.w_uk), *uv = c.weight("w_uv", op.w_uv);
+  c.weight_is("w_uk", uk, heads, op.latent_dim, op.nope_dim);
+  c.weight_is("w_uv", uv, heads, op.v_dim, op.latent_dim);
+  c.packed_as("w_uk", uk, Packing::row_major);
+  c.packed_as("w_uv", uv, Packing::row_major);
   check_cache(c, op.cache, op.cache_layer, {{"latent", 1, op.latent_dim}, {"rope", 1, op.rope_dim}});
   const auto bytes = product({site.entry.max_tokens, heads, std::uint64_t{op.latent_dim} + op.rope_dim, 4});
   c.workspace(bytes && *bytes < kLargest

@@ -51,6 +51,7 @@ Status route(const EntrySite& site, std::size_t index, const RouteOpT& op) {
   c.output_is(1, Format::f32, c.symbol_of_input(0), op.top_k);
   const WeightT* w = c.weight("w", op.w);
   c.weight_is("w", w, 1, op.experts, hidden);
+  c.packed_as("w", w, Packing::row_major);
   check_not_splat(c, w);
   c.vector_weight("w_bias", op.w_bias, op.experts, true);
   c.finite("scale", op.scale);
@@ -98,6 +99,18 @@ Status experts(const EntrySite& site, std::size_t index, const ExpertsOpT& op) {
   check_bank(c, "w_down", down);
   if (!c.ok()) return c.take();
   const std::uint64_t rows = site.bound(symbol);
+  const bool panels = c.panels({{"w_gate_up", gate_up, true}, {"w_down", down, false}}, op.x_granule, op.h_granule, op.tile_rows);
+  if (!c.ok()) return c.take();
+  if (panels) {
+    const bool fits = bounded({rows, top_k, hidden, 64}) && bounded({rows, top_k, intermediate, 64}) &&
+                      bounded({model.experts, hidden, 64}) && bounded({model.experts, intermediate, 64});
+    c.workspace(fits ? std::optional(panel_experts_workspace(static_cast<Format>(c.step().activations), rows, top_k, hidden,
+                                                             intermediate, model.experts, op.x_granule, op.h_granule,
+                                                             op.tile_rows)
+                                         .total())
+                     : std::nullopt);
+    return c.take();
+  }
   const bool fits = bounded({rows, top_k, intermediate, 4}) && bounded({rows, top_k, 8});
   c.workspace(fits ? std::optional(experts_workspace(rows, top_k, intermediate, model.experts).total()) : std::nullopt);
   return c.take();
@@ -110,12 +123,24 @@ Status mlp(const EntrySite& site, std::size_t index, const MlpOpT& op) {
   const std::uint64_t hidden = c.input(0).columns();
   c.check(is_member(op.activation), "activation", number(static_cast<std::uint64_t>(op.activation)), "swiglu");
   c.input_is(0, Format::f32, symbol, hidden);
-  const std::uint64_t intermediate = check_gate_up(c, c.weight("w_gate_up", op.w_gate_up), 1, hidden);
+  const WeightT* gate_up = c.weight("w_gate_up", op.w_gate_up);
+  const std::uint64_t intermediate = check_gate_up(c, gate_up, 1, hidden);
   const WeightT* down = c.weight("w_down", op.w_down);
   c.weight_is("w_down", down, 1, hidden, intermediate);
   c.output_is(0, Format::f32, symbol, hidden);
   if (!c.ok()) return c.take();
   const std::uint64_t rows = site.bound(symbol);
+  const bool panels = c.panels({{"w_gate_up", gate_up, true}, {"w_down", down, false}}, op.x_granule, op.h_granule, op.tile_rows);
+  if (!c.ok()) return c.take();
+  if (panels) {
+    const auto padded = sum(rows, 15);  // to tiles
+    const bool fits = padded && bounded({*padded, hidden, 64}) && bounded({*padded, intermediate, 64});
+    c.workspace(fits ? std::optional(panel_mlp_workspace(static_cast<Format>(c.step().activations), rows, hidden, intermediate,
+                                                         op.x_granule, op.h_granule, op.tile_rows)
+                                         .total())
+                     : std::nullopt);
+    return c.take();
+  }
   c.workspace(bounded({rows, intermediate, 4}) ? std::optional(mlp_workspace(rows, intermediate).total())
                                                : std::nullopt);
   return c.take();

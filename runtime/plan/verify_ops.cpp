@@ -2,6 +2,7 @@
 // Values are f32 throughout: kernels read and write nothing else yet (runtime/kernels/cpu/kernels.h).
 #include <fmt/format.h>
 
+#include "runtime/formats/workspace.h"
 #include "runtime/plan/step_check.h"
 #include "runtime/plan/verify.h"
 
@@ -11,13 +12,17 @@ using namespace planfb;
 
 namespace {
 
+constexpr std::uint64_t kLargest = std::uint64_t{1} << 60;  // no sum of the workspace's areas overflows
+
 Status embed(const EntrySite& site, std::size_t index, const EmbedOpT& op) {
   StepCheck c(site, index);
   if (!c.operands(1, 1)) return c.take();
   const ModelT& model = *site.plan.model;
   c.input_has_role(0, BufferRole::ids);
   c.output_is(0, Format::f32, Symbol::tokens, model.hidden_size);
-  c.weight_is("w", c.weight("w", op.w), 1, model.vocab_size, model.hidden_size);
+  const WeightT* w = c.weight("w", op.w);
+  c.weight_is("w", w, 1, model.vocab_size, model.hidden_size);
+  c.packed_as("w", w, Packing::row_major);  // single rows are read
   return c.take();
 }
 
@@ -42,6 +47,14 @@ Status linear(const EntrySite& site, std::size_t index, const LinearOpT& op) {
   c.input_is(0, Format::f32, c.symbol_of_input(0), w->columns);
   c.output_is(0, Format::f32, c.symbol_of_input(0), w->rows);
   c.vector_weight("w_bias", op.w_bias, w->rows, true);
+  if (!c.panels({{"w", w, false}}, op.x_granule, 0, op.tile_rows)) return c.take();
+  const std::uint64_t rows = site.bound(c.symbol_of_input(0));
+  const auto size = product({sum(rows, 15).value_or(UINT64_MAX), w->columns, 64});
+  c.workspace(size && *size < kLargest
+                  ? std::optional(panel_linear_workspace(static_cast<Format>(c.step().activations), rows, w->columns,
+                                                         op.x_granule, op.tile_rows)
+                                      .total())
+                  : std::nullopt);
   return c.take();
 }
 

@@ -25,7 +25,11 @@ Status check_shape(const WeightT& weight, const std::string& place) {
   if (weight.batch == 0 || weight.rows == 0 || weight.columns == 0)
     return wrong(place, "shape", fmt::format("[{}, {}, {}]", weight.batch, weight.rows, weight.columns),
                  "no dimension of 0");
-  const auto bytes = packed_bytes(format, packing, weight.batch, weight.rows, weight.columns);
+  if (!takes_packing(format, packing))
+    return wrong(place, "packing", std::string(to_string(packing)), fmt::format("one that {} has", to_string(format)));
+  if (!has_group(format, weight.group))
+    return wrong(place, "group", number(std::uint64_t{weight.group}), fmt::format("one that {} has", to_string(format)));
+  const auto bytes = packed_bytes(format, packing, weight.batch, weight.rows, weight.columns, weight.group);
   if (!bytes)
     return wrong(place, "shape", fmt::format("[{}, {}, {}]", weight.batch, weight.rows, weight.columns),
                  "fewer than 2^64 bytes");
@@ -55,9 +59,9 @@ Status check_alias(const PlanT& plan, const WeightT& weight, const std::string& 
   const std::string of = item("weights", weight.alias_of, target.name);
   if (target.source != WeightSource::file && target.source != WeightSource::splat)
     return wrong(place, "alias_of", of + ", an alias itself", "a weight with bytes of its own");
-  if (target.format != weight.format || target.packing != weight.packing || target.batch != weight.batch ||
+  if (target.format != weight.format || target.packing != weight.packing || target.group != weight.group || target.batch != weight.batch ||
       target.rows != weight.rows || target.columns != weight.columns || target.device != weight.device)
-    return wrong(place, "alias_of", of + " of another shape, format, packing or device", "an equal one");
+    return wrong(place, "alias_of", of + " of another shape, format, group, packing or device", "an equal one");
   return {};
 }
 

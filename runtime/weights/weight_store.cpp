@@ -77,11 +77,15 @@ void fill_rows(std::byte* data, const WeightView& view, Element value) {
 Status fill_splat(std::byte* data, const WeightView& view, float value, const std::string& name) {
   switch (view.format) {
     case Format::f32: fill_rows(data, view, value); return {};
-    case Format::bf16: fill_rows(data, view, f32_to_bf16(value)); return {};
+    case Format::bf16:
+      if (view.packing != Packing::row_major) break;
+      fill_rows(data, view, f32_to_bf16(value));
+      return {};
     default: break;
   }
-  return make_error(StatusCode::unsupported, {name, "splat weights have no such format", std::string(to_string(view.format)),
-                                              "f32 or bf16", ""});
+  return make_error(StatusCode::unsupported, {name, "splat weights have no such format and packing",
+                                              std::string(to_string(view.format)) + " " + std::string(to_string(view.packing)),
+                                              "f32 or bf16 in row_major", ""});
 }
 
 // Shape, format and length agree; the sizes that later code multiplies do not overflow.
@@ -92,14 +96,16 @@ Expected<WeightView> make_view(const planfb::WeightT& weight) {
   if (!is_valid(view.format) || !is_valid(view.packing))
     return corrupt(weight.name, "unknown format or packing",
                    std::to_string(weight.format) + ", " + std::to_string(weight.packing), "");
-  const auto bytes = packed_bytes(view.format, view.packing, weight.batch, weight.rows, weight.columns);
+  const auto bytes = packed_bytes(view.format, view.packing, weight.batch, weight.rows, weight.columns, weight.group);
   if (!bytes || *bytes != weight.bytes)
     return corrupt(weight.name, "length and shape disagree", std::to_string(weight.bytes) + " bytes",
                    bytes ? std::to_string(*bytes) + " bytes" : "less than 2^64 bytes");
   view.batch = weight.batch;
   view.rows = weight.rows;
   view.columns = weight.columns;
-  view.row_bytes = packed_row_bytes(view.format, view.packing, weight.columns);
+  view.group = weight.group;
+  if (view.packing == Packing::row_major) view.row_bytes = packed_row_bytes(view.format, view.packing, weight.columns);
+  view.matrix_bytes = weight.batch == 0 ? 0 : *bytes / weight.batch;
   return view;
 }
 

@@ -22,8 +22,10 @@ struct WeightView {
   Format format = Format::f32;
   Packing packing = Packing::row_major;
   std::uint64_t batch = 1, rows = 1, columns = 0;
-  std::uint64_t row_bytes = 0;                      // packed_row_bytes
-  const std::byte* matrix(std::uint64_t b) const { return data + b * rows * row_bytes; }
+  std::uint32_t group = 0;                          // input features per scale; 0: one scale per row, or none
+  std::uint64_t row_bytes = 0;                      // packing row_major: packed_row_bytes; panels have no rows of bytes
+  std::uint64_t matrix_bytes = 0;                   // of one matrix of the batch
+  const std::byte* matrix(std::uint64_t b) const { return data + b * matrix_bytes; }
   const float* vector() const { return reinterpret_cast<const float*>(data); }  // format f32, one row
 };
 

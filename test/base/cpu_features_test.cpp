@@ -61,7 +61,8 @@ TEST(CpuFeatures, AreOneObjectForAllThreads) {
 }
 
 TEST(IsaLevel, NamesRoundTrip) {
-  for (IsaLevel level : {IsaLevel::scalar, IsaLevel::avx2, IsaLevel::avx512, IsaLevel::best})
+  for (IsaLevel level : {IsaLevel::scalar, IsaLevel::avx2, IsaLevel::avx512, IsaLevel::avx512_vnni, IsaLevel::amx,
+                         IsaLevel::best})
     EXPECT_EQ(parse_isa_level(to_string(level)), level);
   for (const char* name : {"", "avx", "AVX2", "avx2 ", "invalid", "sse4"}) EXPECT_FALSE(parse_isa_level(name)) << name;
   EXPECT_EQ(to_string(static_cast<IsaLevel>(77)), "invalid");
@@ -83,6 +84,17 @@ TEST(IsaLevel, NeedsAllOfItsFeatures) {
     less.*feature = false;
     EXPECT_FALSE(isa_level_available(IsaLevel::avx512, less));
   }
+  EXPECT_FALSE(isa_level_available(IsaLevel::avx512_vnni, f));
+  f.avx512_vnni = true;
+  EXPECT_TRUE(isa_level_available(IsaLevel::avx512_vnni, f));
+  f.avx512_bf16 = f.amx_tile = f.amx_int8 = f.amx_bf16 = true;
+  EXPECT_TRUE(isa_level_available(IsaLevel::amx, f));
+  for (bool CpuFeatures::*feature : {&CpuFeatures::avx512bw, &CpuFeatures::avx512_vnni, &CpuFeatures::avx512_bf16,
+                                     &CpuFeatures::amx_tile, &CpuFeatures::amx_int8, &CpuFeatures::amx_bf16}) {
+    CpuFeatures less = f;
+    less.*feature = false;
+    EXPECT_FALSE(isa_level_available(IsaLevel::amx, less));
+  }
   f.f16c = false;
   EXPECT_FALSE(isa_level_available(IsaLevel::avx2, f));
 }
@@ -90,7 +102,9 @@ TEST(IsaLevel, NeedsAllOfItsFeatures) {
 TEST(IsaLevel, HigherIsFaster) {
   EXPECT_LT(IsaLevel::scalar, IsaLevel::avx2);
   EXPECT_LT(IsaLevel::avx2, IsaLevel::avx512);
-  EXPECT_LT(IsaLevel::avx512, IsaLevel::best);
+  EXPECT_LT(IsaLevel::avx512, IsaLevel::avx512_vnni);
+  EXPECT_LT(IsaLevel::avx512_vnni, IsaLevel::amx);
+  EXPECT_LT(IsaLevel::amx, IsaLevel::best);
 }
 
 }  // namespace

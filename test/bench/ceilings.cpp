@@ -72,8 +72,8 @@ double read_bandwidth(std::span<const std::byte> memory) {
 }
 
 double multiply_add_rate(IsaLevel level) {
-  void (*const run)() = level == IsaLevel::avx512 ? run_avx512 : level == IsaLevel::avx2 ? run_avx2 : run_scalar;
-  const double width = level == IsaLevel::avx512 ? 16 : level == IsaLevel::avx2 ? 8 : 4;
+  void (*const run)() = level >= IsaLevel::avx512 ? run_avx512 : level == IsaLevel::avx2 ? run_avx2 : run_scalar;
+  const double width = level >= IsaLevel::avx512 ? 16 : level == IsaLevel::avx2 ? 8 : 4;
   double best = 0;
   run();
   for (int repeat = 0; repeat < 5; ++repeat) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +12,7 @@
 #include "compiler/weights/pack.h"
 #include "compiler/weights/recipe.h"
 #include "compiler/weights/weight_writer.h"
+#include "test/compiler/decode_panel.h"
 #include "runtime/plan/plan.h"
 
 namespace ktc::compiler {
@@ -67,6 +69,14 @@ class WeightsTest : public ::testing::Test {
     return {std::move(name), batch, rows, columns, format, Packing::row_major, std::move(pieces), offset,
             *packed_bytes(format, Packing::row_major, batch, rows, columns)};
   }
+  static WeightJob panel_job(std::string name, std::uint64_t batch, std::uint64_t rows, std::uint64_t columns, Format format,
+                             std::uint32_t group, bool paired, std::vector<RecipePiece> pieces, std::uint64_t offset = 0) {
+    const Packing packing = paired ? Packing::panel_paired : Packing::panel;
+    WeightJob made{std::move(name), batch, rows, columns, format, packing, std::move(pieces), offset,
+                   *packed_bytes(format, packing, batch, rows, columns, group)};
+    made.group = group;
+    return made;
+  }
   float packed(const std::vector<std::byte>& file, const WeightJob& j, std::uint64_t b, std::uint64_t r, std::uint64_t c) const {
     const std::byte* row = file.data() + j.offset + (b * j.rows + r) * packed_row_bytes(j.format, j.packing, j.columns);
     return load_element(j.format == Format::bf16 ? TensorType::bf16 : TensorType::f32, row, c);
@@ -81,12 +91,14 @@ class WeightsTest : public ::testing::Test {
     write_shards();
     std::uint64_t end = 0;
     for (const WeightJob& j : jobs) end = std::max(end, j.offset + j.bytes);
-    auto digests = write_weights(folder_ / "out.weights", end, jobs, model_, options);
-    EXPECT_TRUE(digests.ok()) << digests.status().message();
+    auto records = write_weights(folder_ / "out.weights", end, jobs, model_, options);
+    EXPECT_TRUE(records.ok()) << records.status().message();
     std::vector<std::byte> file = read_file(folder_ / "out.weights");
-    if (digests.ok())
+    if (records.ok()) {
+      records_ = *records;
       for (std::size_t i = 0; i < jobs.size(); ++i)
-        EXPECT_EQ((*digests)[i], plan::digest64(std::span(file).subspan(jobs[i].offset, jobs[i].bytes)));
+        EXPECT_EQ(records_[i].digest, plan::digest64(std::span(file).subspan(jobs[i].offset, jobs[i].bytes)));
+    }
     return file;
   }
 
@@ -94,6 +106,7 @@ class WeightsTest : public ::testing::Test {
   models::ModelDesc model_;
   std::vector<std::vector<std::uint16_t>> data_;
   std::uint64_t counter_ = 0;
+  std::vector<JobRecord> records_;  // of the last write()
 };
 
 TEST_F(WeightsTest, PerExpertAndPackedStorageGiveTheSameBank) {
@@ -184,6 +197,111 @@ TEST_F(WeightsTest, BytesDependNeitherOnThreadsNorOnAnInterruption) {
   const std::vector<std::byte> resumed = write(jobs, watched);
   EXPECT_EQ(resumed, once);
   EXPECT_GT(first_report, jobs[0].bytes) << "the finished jobs count as written from the start";
+}
+
+// Every element of every matrix, through the layout and not through the packer: within half a step of the checkpoint's.
+TEST_F(WeightsTest, PanelsOfAnExpertBankDecodeToTheCheckpointWithinHalfAStep) {
+  constexpr std::uint64_t kExperts = 3, kIntermediate = 21, kHidden = 100;
+  const std::uint32_t tensor = add_tensor({kExperts, 2 * kIntermediate, kHidden}, 0);
+  const std::uint32_t slot = add_slot("experts.gate_up", kExperts, 2 * kIntermediate, kHidden, {{tensor, 0, 0}});
+  for (const Format format : {Format::int8, Format::int4, Format::bf16}) {
+    for (const std::uint32_t group : {0u, 32u, 128u}) {
+      if (!has_group(format, group)) continue;
+      WeightJob bank = panel_job("bank", kExperts, 2 * kIntermediate, kHidden, format, group, true,
+                                 {{.slot = slot, .rows = 2 * kIntermediate}});
+      bank.clip_search = false;
+      const std::vector<std::byte> file = write({bank});
+      const PanelLayout layout = *panel_layout(format, group, true, bank.rows, bank.columns);
+      ASSERT_EQ(bank.bytes, kExperts * layout.matrix_bytes);
+      double error = 0, norm = 0;
+      for (std::uint64_t e = 0; e < kExperts; ++e) {
+        const std::span<const std::byte> matrix = std::span(file).subspan(e * layout.matrix_bytes, layout.matrix_bytes);
+        for (std::uint64_t r = 0; r < bank.rows; ++r)
+          for (std::uint64_t c = 0; c < bank.columns; ++c) {
+            const DecodedElement found = decode_panel(layout, matrix, r, c);
+            const float expected = element(tensor, (e * bank.rows + r) * kHidden + c);
+            EXPECT_LE(std::abs(found.value - expected), found.scale * 0.5f + std::abs(expected) * 0x1p-8f)
+                << to_string(format) << "/" << group << " matrix " << e << " [" << r << ", " << c << "]";
+            error += (found.value - expected) * (found.value - expected);
+            norm += expected * expected;
+          }
+      }
+      if (format == Format::bf16) {
+        EXPECT_EQ(error, 0) << "bf16 keeps its bits";
+      } else {
+        EXPECT_NEAR(records_[0].quality.error(), std::sqrt(error / norm), 1e-6);
+      }
+    }
+  }
+}
+
+TEST_F(WeightsTest, QualitySurvivesAnInterruptionAndBytesDoNotDependOnThreads) {
+  std::vector<WeightJob> jobs;
+  std::uint64_t offset = 0;
+  for (std::uint64_t i = 0; i < 24; ++i) {
+    const std::uint64_t rows = 40 + 2 * (i % 5), columns = 17 + 9 * i;
+    const std::uint32_t slot = add_slot("s" + std::to_string(i), 1, rows, columns, {{add_tensor({rows, columns}, i % 2), 0, 0}});
+    jobs.push_back(panel_job("w" + std::to_string(i), 1, rows, columns, i % 2 ? Format::int4 : Format::int8, i % 2 ? 32 : 0,
+                             i % 3 == 0, {{.slot = slot, .rows = rows}}, offset));
+    offset += jobs.back().bytes;
+  }
+  const std::vector<std::byte> once = write(jobs, {.threads = 1, .fingerprint = 7});
+  const std::vector<JobRecord> expected = records_;
+  fs::remove(folder_ / "out.weights");
+  fs::remove(journal_path(folder_ / "out.weights"));
+  std::atomic<int> polls{0};
+  auto interrupted = write_weights(folder_ / "out.weights", offset, jobs, model_,
+                                   {.threads = 2, .fingerprint = 7, .cancelled = [&] { return ++polls > 12; }, .sync_bytes = 0});
+  ASSERT_FALSE(interrupted.ok());
+  auto journal = Journal::open(journal_path(folder_ / "out.weights"), 7, offset);
+  ASSERT_TRUE(journal.ok());
+  EXPECT_GE((*journal)->done().size(), 10u);
+  journal->reset();
+  EXPECT_EQ(write(jobs, {.threads = 3, .fingerprint = 7}), once);
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    EXPECT_EQ(records_[i].quality.squared_error, expected[i].quality.squared_error) << i;
+    EXPECT_EQ(records_[i].quality.squared_norm, expected[i].quality.squared_norm) << i;
+    EXPECT_EQ(records_[i].quality.worst_error, expected[i].quality.worst_error) << i;
+    EXPECT_GT(records_[i].quality.error(), 0);
+  }
+}
+
+TEST_F(WeightsTest, AnErrorAboveTheThresholdNamesTheWeightAndItsMatrix) {
+  const std::uint32_t slot = add_slot("s", 2, 4, 64, {{add_tensor({2, 4, 64}, 0), 0, 0}});
+  const WeightJob bank = panel_job("bank", 2, 4, 64, Format::int4, 0, false, {{.slot = slot, .rows = 4}});
+  write({bank});
+  const double worst = records_[0].quality.worst_error;
+  EXPECT_GE(worst, records_[0].quality.error());
+  fs::remove(journal_path(folder_ / "out.weights"));
+  auto run = [&](double max_error) {
+    WriteOptions options;
+    options.max_error = max_error;
+    return write_weights(folder_ / "out.weights", bank.bytes, {bank}, model_, options);
+  };
+  const auto refused = run(0.001);
+  ASSERT_FALSE(refused.ok());
+  const std::string message = refused.status().message();
+  EXPECT_EQ(message.find("weight @bank, matrix 0: relative error of int4: found 0."), 0u) << message;
+  EXPECT_NE(message.find("expected at most 0.00100; give this module a finer format or a smaller group, or raise --max-error"),
+            std::string::npos)
+      << message;
+  EXPECT_TRUE(run(worst).ok());
+  // what a journal says is held against the threshold as well
+  const auto resumed = run(worst * 0.5);
+  ASSERT_FALSE(resumed.ok());
+  EXPECT_EQ(resumed.status().message().find("weight @bank, matrix "), 0u) << resumed.status().message();
+}
+
+TEST_F(WeightsTest, AWeightThatIsNoNumberIsNamed) {
+  const std::uint32_t slot = add_slot("s", 1, 2, 8, {{add_tensor({2, 8}, 0), 0, 0}});
+  data_[0][11] = 0x7fc0;
+  write_shards();
+  const WeightJob w = panel_job("w", 1, 2, 8, Format::int8, 0, false, {{.slot = slot, .rows = 2}});
+  const auto written = write_weights(folder_ / "out.weights", w.bytes, {w}, model_, {});
+  ASSERT_FALSE(written.ok());
+  EXPECT_EQ(written.status().message(),
+            "weight @w: cannot be rounded to int8: found a value that is infinite or no number, expected finite weights; "
+            "download the checkpoint again, or give this module weights: native");
 }
 
 TEST_F(WeightsTest, AJournalOfOtherWeightsIsNotTrusted) {

@@ -1,4 +1,4 @@
-# The objects of avx2.cpp and avx512.cpp define their kernels and no weak symbol: the linker would keep one copy of a weak
+# The objects with ISA flags (avx2.cpp, panel_vnni.cpp and their like) define their kernels and no weak symbol: the linker would keep one copy of a weak
 # symbol for the whole binary, and code for AVX-512 would run on machines without it.
 # cmake -DNM=nm -DLIBRARY=libktc_kernels_cpu.a -P symbols_test.cmake
 execute_process(COMMAND ${NM} --defined-only ${LIBRARY} OUTPUT_VARIABLE listing COMMAND_ERROR_IS_FATAL ANY)
@@ -9,7 +9,7 @@ set(leaks "")
 foreach(line IN LISTS lines)
   if(line MATCHES "^(.*\\.o):$")
     set(member ${CMAKE_MATCH_1})
-  elseif(member MATCHES "^avx" AND line MATCHES " ([A-Za-z]) (.*)$")
+  elseif(member MATCHES "^(avx|panel_(avx|vnni|amx))" AND line MATCHES " ([A-Za-z]) (.*)$")
     set(kind ${CMAKE_MATCH_1})
     set(symbol ${CMAKE_MATCH_2})
     if(kind STREQUAL "T")

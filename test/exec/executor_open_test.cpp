@@ -52,7 +52,7 @@ TEST_F(ExecutorOpen, RefusesStepsByName) {
   EXPECT_EQ(kind.message(), std::string("step layers.1.experts (family.yaml:12): a step kind that the CPU does not run: found "
                                         "publish, expected compute") + kOtherPolicy);
   EXPECT_EQ(open_changed([](planfb::PlanT& plan) { step(plan, "layers.0.o").activations = 1; }).message(),
-            std::string("step layers.0.o: an activation format without kernels: found bf16, expected f32") + kOtherPolicy);
+            std::string("step layers.0.o: activations that the kernels of weight layers.0.o do not take: found bf16, expected f32") + kOtherPolicy);
   EXPECT_EQ(open_changed([](planfb::PlanT& plan) { step(plan, "embed").op.Set(planfb::SampleOpT()); }).message(),
             std::string("step embed: an op that this executor does not run: found SampleOp") + kOtherPolicy);
   EXPECT_EQ(open_changed([](planfb::PlanT& plan) {
@@ -68,11 +68,11 @@ TEST_F(ExecutorOpen, RefusesStepsByName) {
 
 TEST_F(ExecutorOpen, RefusesUnknownFormats) {
   EXPECT_EQ(open_changed([](planfb::PlanT& plan) { plan.weights[0]->format = 2; }).message(),
-            "weight embed: no CPU kernel reads it: found i32 row_major, expected f32 or bf16, row_major; compile the model again "
-            "with a policy of these formats");
+            "weight embed: no CPU kernel reads it: found i32 row_major, expected f32 or bf16 in row_major; int8, int4, fp8 or bf16 in "
+            "panels; compile the model again with a policy of these formats");
   EXPECT_EQ(open_changed([](planfb::PlanT& plan) { plan.weights[0]->packing = 77; }).message(),
-            "weight embed: no CPU kernel reads it: found f32 invalid, expected f32 or bf16, row_major; compile the model again "
-            "with a policy of these formats");
+            "weight embed: no CPU kernel reads it: found f32 invalid, expected f32 or bf16 in row_major; int8, int4, fp8 or bf16 in "
+            "panels; compile the model again with a policy of these formats");
 }
 
 TEST_F(ExecutorOpen, RefusesWhatDoesNotFitBeforeTouchingIt) {

@@ -67,6 +67,37 @@ TEST(MemoryTest, F32WeightsTakeTwice) {
   EXPECT_EQ(bytes_of(placed, "cpu", "weights", "model.layers.0.mlp.gate"), 8u * 128) << "a router keeps its precision";
 }
 
+// Panels of 32 rows: K padded to 64, a head of 32 f32 scales, or of 32 bf16 for each group.
+TEST(MemoryTest, PanelsAndGroupsAreExact) {
+  const ModelDesc model = build_model({.layers = 1, .shared_expert = true, .tied = true});
+  const auto weights = [&](const char* place, const char* name) {
+    return bytes_of(place_text(model, std::string("  - {match: {class: \"*\"}, place: {device: cpu, ") + place + "}}\n"), "cpu",
+                    "weights", name);
+  };
+  const std::uint64_t int8 = 128 + 32 * 64, int4_64 = 64 + 32 * 32, int4_32 = 128 + 32 * 32, int4_row = 128 + 32 * 32;
+  // gate and up [64, 64] are 2 panels, down [64, 32] is 2 panels of 32 columns padded to 64
+  EXPECT_EQ(weights("weights: int8", "model.layers.0.mlp.experts"), 8u * (2 + 2) * int8);
+  EXPECT_EQ(weights("weights: int4", "model.layers.0.mlp.experts"), 8u * (2 + 2) * int4_64);
+  EXPECT_EQ(weights("weights: int4, group: 32", "model.layers.0.mlp.experts"), 8u * (2 + 2) * int4_32);
+  EXPECT_EQ(weights("weights: int4, group: row", "model.layers.0.mlp.experts"), 8u * (2 + 2) * int4_row);
+  EXPECT_EQ(weights("weights: int8", "model.layers.0.mlp.shared_experts"), 4u * int8);
+  // q and o are 2 panels, k and v one; the norms of q and k stay f32
+  EXPECT_EQ(weights("weights: int8", "model.layers.0.self_attn"), 6u * int8 + 2 * 64);
+  EXPECT_EQ(weights("weights: int8", "model.embed_tokens"), 256u * 128) << "rows, for the lookup";
+  EXPECT_EQ(weights("weights: int8", "lm_head"), 8u * int8) << "panels, for the product";
+  EXPECT_EQ(weights("weights: int8", "model.layers.0.mlp.gate"), 8u * 128);
+}
+
+TEST(MemoryTest, LatentAttentionKeepsItsPerHeadMatrices) {
+  const std::string rules = "  - {match: {class: \"*\"}, place: {device: cpu, weights: int8}}\n";
+  const Placement placed = place_text(build_model({.layers = 1, .mla = true}), rules);
+  const std::uint64_t panel = 128 + 32 * 64, panel_96 = 128 + 32 * 128;  // o has 96 columns, padded to 128
+  const std::uint64_t products = 2 * panel /* q_a [40, 64] */ + 6 * panel /* q_b [192, 40] */ + 2 * panel /* kv_a [64, 64] */ +
+                                 2 * panel_96 /* o [64, 96] */;
+  const std::uint64_t kept = 4 * 48 * 64 + 4 * 24 * 128 + 2 * 192;  // W_UK, W_UV, two norms
+  EXPECT_EQ(bytes_of(placed, "cpu", "weights", "model.layers.0.self_attn"), products + kept);
+}
+
 TEST(MemoryTest, ATiedHeadCountsOnceOnEachDevice) {
   const ModelDesc model = build_model({.layers = 1, .tied = true});
   const Placement together = place_text(model, kAllCpu);

@@ -187,20 +187,60 @@ TEST(PlaceTest, ARuleThatNamesRouterOrNormMustRespectThem) {
 TEST(PlaceTest, FormatsWithoutKernelsAreRefusedWithWhatThereIs) {
   const ModelDesc model = build_model({.layers = 1});
   EXPECT_EQ(
-      error_of(try_place(model, rule("{class: RoutedExperts}", "{device: cpu, weights: int4, group: 64}") + kRest)),
-      "p.yaml:3:67: weights of RoutedExperts on cpu: found int4, expected one of native, f32, bf16; this version's "
-      "kernels take no int4 there");
+      error_of(try_place(model, rule("{class: RoutedExperts}", "{device: cpu, weights: mxfp4}") + kRest)),
+      "p.yaml:3:67: weights of RoutedExperts on cpu: found mxfp4, expected one of native, f32, bf16, int8, int4; this "
+      "version's kernels take no mxfp4 there");
   EXPECT_EQ(error_of(try_place(model, rule("{class: Attention}", "{device: cuda:0, weights: fp8}") + kRest)),
             "p.yaml:3:66: weights of Attention on cuda:0: found fp8, expected one of native, f32, bf16; this version's "
             "kernels take no fp8 there");
   EXPECT_EQ(error_of(try_place(model, rule("{class: Attention}", "{device: cpu, activations: bf16}") + kRest)),
-            "p.yaml:3:67: activations of Attention on cpu: found bf16, expected f32; this version's kernels take no "
-            "bf16 there");
+            "p.yaml:3:67: activations for bf16 weights of Attention on cpu: found bf16, expected f32; this version's "
+            "kernels take no bf16 there");
   EXPECT_EQ(error_of(try_place(model, rule("{class: Attention}", "{device: cuda:0, activations: int8}") + kRest)),
-            "p.yaml:3:70: activations of Attention on cuda:0: found int8, expected one of f32, bf16; this version's "
-            "kernels take no int8 there");
+            "p.yaml:3:70: activations for bf16 weights of Attention on cuda:0: found int8, expected one of f32, bf16; this "
+            "version's kernels take no int8 there");
   EXPECT_EQ(try_place(model, rule("{class: Attention}", "{device: cpu, weights: mxfp4}") + kRest).status().code(),
             StatusCode::unsupported);
+}
+
+TEST(PlaceTest, IntegerWeightsBringTheirGroupAndInt8Activations) {
+  const ModelDesc model = build_model({.layers = 1});
+  const auto experts = [&](const char* place) {
+    const Placement placed = place_ok(model, rule("{class: RoutedExperts}", place) + kRest);
+    return placed.modules[module_named(model, "model.layers.0.mlp.experts")];
+  };
+  const ModulePlacement int4 = experts("{device: cpu, weights: int4}");
+  EXPECT_EQ(int4.weights, Format::int4);
+  EXPECT_EQ(int4.group, 64u);
+  EXPECT_EQ(int4.activations, Format::int8);
+  EXPECT_EQ(int4.unrounded, Format::bf16);
+  EXPECT_EQ(experts("{device: cpu, weights: int4, group: row}").group, 0u);
+  EXPECT_EQ(experts("{device: cpu, weights: int4, group: 32}").group, 32u);
+  EXPECT_EQ(experts("{device: cpu, weights: int8}").group, 0u);
+  EXPECT_EQ(experts("{device: cpu, weights: int8, group: row, activations: int8}").group, 0u);
+  EXPECT_EQ(experts("{device: cpu}").group, 0u);
+  EXPECT_EQ(error_of(try_place(model, rule("{class: RoutedExperts}", "{device: cpu, weights: int8, group: 64}") + kRest)),
+            "p.yaml:3:67: group of int8 weights: found 64, expected row; int8 has one scale per row: remove group, or take int4");
+  EXPECT_EQ(error_of(try_place(model, rule("{class: RoutedExperts}", "{device: cpu, weights: int8, activations: f32}") + kRest)),
+            "p.yaml:3:86: activations for int8 weights of RoutedExperts on cpu: found f32, expected int8; this version's "
+            "kernels take no f32 there");
+}
+
+TEST(PlaceTest, AnEmbeddingKeepsItsRowsAndATiedHeadIsPackedOnceMore) {
+  const std::string rules = "  - {match: {class: \"*\"}, place: {device: cpu, weights: int4, activations: int8}}\n";
+  const ModelDesc apart = build_model({.layers = 1});
+  const Placement placed = place_ok(apart, rules);
+  const ModulePlacement& embedding = placed.modules[module_named(apart, "model.embed_tokens")];
+  EXPECT_EQ(embedding.weights, Format::bf16);
+  EXPECT_EQ(embedding.activations, Format::f32);
+  EXPECT_EQ(embedding.group, 0u);
+  EXPECT_EQ(placed.modules[module_named(apart, "lm_head")].weights, Format::int4);
+  EXPECT_EQ(placed.modules[module_named(apart, "model.layers.0.mlp.gate")].weights, Format::bf16);
+  EXPECT_THAT(placed.notes, ElementsAre("rule p.yaml:3:5 (class *) asks for int4, 'model.embed_tokens' keeps bf16: a lookup "
+                                        "reads single rows"));
+  EXPECT_THAT(place_ok(build_model({.layers = 1, .tied = true}), rules).notes,
+              ElementsAre("rule p.yaml:3:5 (class *) asks for int4, 'model.embed_tokens' keeps bf16: a lookup reads single "
+                          "rows; 'lm_head' is tied to it and packed once more as int4/64"));
 }
 
 TEST(PlaceTest, SizesThatAreProbablyNotMeantAreNoted) {

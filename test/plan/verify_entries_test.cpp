@@ -52,7 +52,7 @@ KTC_BROKEN_PLANS(
         {"symbol", [](PlanT& p) { buffer(extend(p), "x").symbol = static_cast<Symbol>(3); },
          "entry \"extend[4]\": buffers[4] \"x\": symbol: found 3, expected a Symbol"},
         {"format", [](PlanT& p) { buffer(extend(p), "x").format = 44; },
-         "entry \"extend[4]\": buffers[4] \"x\": format: found 44, expected one of f32, bf16, i32"},
+         "entry \"extend[4]\": buffers[4] \"x\": format: found 44, expected one of f32, bf16, int8, i32"},
         {"workspace_role", [](PlanT& p) { buffer(extend(p), "x").symbol = Symbol::workspace; },
          "entry \"extend[4]\": buffers[4] \"x\": symbol: found workspace, expected workspace for role workspace, and "
          "for no "

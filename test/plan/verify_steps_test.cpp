@@ -48,9 +48,9 @@ KTC_BROKEN_PLANS(
          "launch on a "
          "cuda device"},
         {"activations", [](PlanT& p) { step_of(p, "embed").activations = 2; },
-         "entry \"extend[4]\": step 0 \"embed\": activations: found i32, expected one of f32, bf16"},
+         "entry \"extend[4]\": step 0 \"embed\": activations: found i32, expected one of f32, bf16, int8"},
         {"unknown_activations", [](PlanT& p) { step_of(p, "embed").activations = 77; },
-         "entry \"extend[4]\": step 0 \"embed\": activations: found 77, expected one of f32, bf16"},
+         "entry \"extend[4]\": step 0 \"embed\": activations: found 77, expected one of f32, bf16, int8"},
         {"many_operands", [](PlanT& p) { step_of(p, "embed").inputs.resize(65); },
          "entry \"extend[4]\": step 0 \"embed\": operands: found 65 inputs, 1 outputs, expected at most 64 of each"},
         {"view_buffer", [](PlanT& p) { step_of(p, "embed").inputs[0] = View(16, 0, 1); },

@@ -21,9 +21,9 @@ KTC_BROKEN_PLANS(
         {"source", [](PlanT& p) { p.weights[1]->source = static_cast<planfb::WeightSource>(3); },
          "weights[1] \"norm\": source: found 3, expected file, splat or alias"},
         {"format", [](PlanT& p) { p.weights[1]->format = 2; },
-         "weights[1] \"norm\": format: found i32, expected one of f32, bf16"},
+         "weights[1] \"norm\": format: found i32, expected one of f32, bf16, int8, int4, fp8"},
         {"unknown_format", [](PlanT& p) { p.weights[1]->format = 99; },
-         "weights[1] \"norm\": format: found 99, expected one of f32, bf16"},
+         "weights[1] \"norm\": format: found 99, expected one of f32, bf16, int8, int4, fp8"},
         {"packing", [](PlanT& p) { p.weights[1]->packing = 99; },
          "weights[1] \"norm\": packing: found 99, expected a packing that this ktc has"},
         {"empty", [](PlanT& p) { p.weights[0]->rows = 0; },
@@ -63,7 +63,7 @@ KTC_BROKEN_PLANS(
         {"alias_of_another_shape", [](PlanT& p) { p.weights[15]->alias_of = 8; },
          "weights[15] \"layers.1.experts.gate_up\": alias_of: found weights[8] \"layers.0.experts.down\" of another "
          "shape, "
-         "format, packing or device, expected an equal one"},
+         "format, group, packing or device, expected an equal one"},
     });
 
 TEST(PlanVerifyWeights, ALongNameIsCutInMessages) {

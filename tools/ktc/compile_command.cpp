@@ -61,7 +61,12 @@ Status emit(const CompileCommand& command, const CompileFacts& facts) {
   compiler::EmitOptions options;
   options.folder = *command.output;
   options.threads = command.threads;
-  options.report = report_json(facts);
+  options.report = [&](const std::vector<compiler::WeightQuality>& quality) {
+    if (!quality.empty()) fmt::print(stderr, "{}", quality_text(quality));
+    return report_json(facts, quality);
+  };
+  options.clip_search = command.clip_search;
+  options.max_error = command.max_error;
   std::uint64_t bytes = 0;
   options.progress = [&](std::uint64_t done, std::uint64_t total) {
     bytes = total;
@@ -91,7 +96,7 @@ Status run_compile(const CompileCommand& command) {
 
   mlir::MLIRContext context(mlir::MLIRContext::Threading::DISABLED);
   std::vector<std::string> remarks;
-  compiler::CompileOptions options{command.stop_after.value_or(compiler::Phase::lowered), &remarks};
+  compiler::CompileOptions options{command.stop_after.value_or(compiler::Phase::lowered), &remarks, command.tile};
   mlir::OwningOpRef<mlir::ModuleOp> module;
   if (command.start_from) {
     KTC_ASSIGN_OR_RETURN(const std::string text, read_text(*command.start_from));

@@ -30,6 +30,10 @@ Expected<std::optional<CompileCommand>> parse_compile_options(int argc, char** a
   compile->add_flag("--remarks", command.remarks, "say why passes did what they did");
   compile->add_option("--families", command.families, "folder of model family declarations; default: beside the program");
   compile->add_option("--threads", command.threads, "threads that pack weights; default: all")->check(CLI::Range(1, 4096));
+  compile->add_flag("!--no-clip-search", command.clip_search, "int8 and int4: round to amax / 127 and amax / 7, without a search");
+  compile->add_flag("!--no-tile", command.tile, "choose no tile kernels (AMX) for the target");
+  compile->add_option("--max-error", command.max_error, "fail when rounding changes a matrix by more: ||w - wq|| / ||w||, for example 0.1")
+      ->check(CLI::PositiveNumber);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {

@@ -20,6 +20,9 @@ struct CompileCommand {
   std::optional<std::filesystem::path> start_from;   // IR that --stop-after printed
   std::optional<std::filesystem::path> families;     // absent: beside the program
   int threads = 0;
+  bool clip_search = true;
+  bool tile = true;
+  std::optional<double> max_error;                   // relative, of one matrix
 };
 
 // Only syntax and combinations; no file is opened. nullopt: help was asked for and printed.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "dialects/kt/KtWalk.h"
 #include "llvm/Support/JSON.h"
 #include "models/dump.h"
+#include "placement/device_formats.h"
 #include "runtime/base/units.h"
 #include "runtime/formats/formats.h"
 
@@ -47,7 +49,7 @@ std::string granted(const CompileFacts& facts, std::size_t rule) {
   std::map<std::string, int> counts;
   for (const placement::ModulePlacement& placed : facts.placement.modules)
     if (placed.rule == static_cast<int>(rule))
-      ++counts[fmt::format("{}, weights {}, activations {}", placed.device, to_string(placed.weights), to_string(placed.activations))];
+      ++counts[fmt::format("{}, weights {}, activations {}", placed.device, placement::weights_text(placed.weights, placed.group), to_string(placed.activations))];
   std::string text;
   for (const auto& [what, count] : counts) text += fmt::format("{}{} x {}", text.empty() ? "" : "; ", count, what);
   return text.empty() ? "nothing" : text;
@@ -98,12 +100,12 @@ std::string report_text(const CompileFacts& facts) {
   return text;
 }
 
-std::string report_json(const CompileFacts& facts) {
+std::string report_json(const CompileFacts& facts, const std::vector<compiler::WeightQuality>& quality) {
   llvm::json::Object root;
   root["model"] = llvm::json::Object{{"name", facts.model.name}, {"family", facts.model.family},
                                      {"architecture", facts.model.architecture}};
   root["target"] = facts.target.name;
-  llvm::json::Array rules, skipped, warnings, notes, memory;
+  llvm::json::Array rules, skipped, warnings, notes, memory, rounded;
   for (std::size_t i = 0; i < facts.policy.rules.size(); ++i)
     rules.push_back(llvm::json::Object{{"rule", to_string(facts.policy.rules[i].position)},
                                        {"requested", requested(facts.policy.rules[i])},
@@ -114,12 +116,41 @@ std::string report_json(const CompileFacts& facts) {
   for (const Line& line : account(facts.lowered))
     memory.push_back(llvm::json::Object{{"device", line.device}, {"category", line.category}, {"name", line.name},
                                         {"bytes", static_cast<std::int64_t>(line.bytes)}});
+  for (const compiler::WeightQuality& q : quality)
+    rounded.push_back(llvm::json::Object{{"weight", q.name}, {"type", q.type}, {"bits_per_weight", q.bits_per_weight},
+                                         {"error", q.error}, {"worst_error", q.worst_error},
+                                         {"worst_matrix", static_cast<std::int64_t>(q.worst_matrix)},
+                                         {"matrices", static_cast<std::int64_t>(q.matrices)}});
+  root["quality"] = std::move(rounded);
   root["rules"] = std::move(rules);
   root["skipped"] = std::move(skipped);
   root["warnings"] = std::move(warnings);
   root["notes"] = std::move(notes);
   root["memory"] = std::move(memory);
   return fmt::format("{}\n", llvm::formatv("{0:2}", llvm::json::Value(std::move(root))).str());
+}
+
+std::string quality_text(const std::vector<compiler::WeightQuality>& quality) {
+  struct Worst {
+    std::size_t weights = 0;
+    double largest = 0, bits = 0;
+    const compiler::WeightQuality* worst = nullptr;
+  };
+  std::map<std::string, Worst> types;
+  for (const compiler::WeightQuality& q : quality) {
+    Worst& type = types[q.type];
+    ++type.weights;
+    type.bits += q.bits_per_weight;
+    type.largest = std::max(type.largest, q.error);
+    if (!type.worst || q.worst_error > type.worst->worst_error) type.worst = &q;
+  }
+  std::string text;
+  for (const auto& [name, type] : types)
+    text += fmt::format("ktc: {}: {} weights at {:.2f} bits, relative error up to {:.4f}, of one matrix {:.4f} ({}{})\n", name,
+                        type.weights, type.bits / static_cast<double>(type.weights), type.largest, type.worst->worst_error,
+                        type.worst->name,
+                        type.worst->matrices > 1 ? fmt::format(", matrix {}", type.worst->worst_matrix) : std::string());
+  return text;
 }
 
 }  // namespace ktc::tools

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "compiler/emit/Emit.h"
 #include "mlir/IR/BuiltinOps.h"
 #include "models/model_desc.h"
 #include "placement/place.h"
@@ -19,7 +21,10 @@ struct CompileFacts {
 
 std::string report_text(const CompileFacts& facts);
 
-// Deterministic; no times, no paths.
-std::string report_json(const CompileFacts& facts);
+// Deterministic; no times, no paths. `quality`: the weights that were rounded.
+std::string report_json(const CompileFacts& facts, const std::vector<compiler::WeightQuality>& quality);
+
+// One line a type of weights: how much rounding changed the weights on the whole, and the worst matrix.
+std::string quality_text(const std::vector<compiler::WeightQuality>& quality);
 
 }  // namespace ktc::tools

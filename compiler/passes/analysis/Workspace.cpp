@@ -25,12 +25,13 @@ bool small(std::initializer_list<uint64_t> factors) {
 }
 
 template <typename Op>
-std::optional<uint64_t> bytesAs(Op op, uint64_t batch, uint64_t rows, uint64_t columns) {
-  if (!op.getFormat() || !op.getPacking()) return std::nullopt;
+std::optional<uint64_t> bytesAs(Op op, llvm::StringRef packingName, uint64_t batch, uint64_t rows, uint64_t columns) {
+  if (!op.getFormat()) return std::nullopt;
   auto format = parse_format(op.getFormat()->str());
-  auto packing = parse_packing(op.getPacking()->str());
-  if (!format || !packing) return std::nullopt;
-  return packed_bytes(*format, *packing, batch, rows, columns);
+  auto packing = parse_packing(packingName.str());
+  const uint64_t group = op.getGroup().value_or(0);
+  if (!format || !packing || group > UINT32_MAX) return std::nullopt;
+  return packed_bytes(*format, *packing, batch, rows, columns, static_cast<uint32_t>(group));
 }
 
 std::optional<uint64_t> sum(std::optional<uint64_t> a, std::optional<uint64_t> b) {
@@ -39,7 +40,20 @@ std::optional<uint64_t> sum(std::optional<uint64_t> a, std::optional<uint64_t> b
   return result;
 }
 
+// Scratch of products with panels; kt.tile says how activations are scaled.
+std::optional<uint64_t> panelLinear(kt::StepOpInterface step, uint64_t rows, mlir::Value x) {
+  auto tile = step->getAttrOfType<kt::TileAttr>("tile");
+  const uint64_t columns = kt::columnsOf(x.getType());
+  if (!tile || !small({rows + 15, columns, 16})) return std::nullopt;
+  return panel_linear_workspace(Format::int8, rows, columns, tile.getX(), tile.getRows()).total();
+}
+
 }  // namespace
+
+bool hasPanels(kt::StepOpInterface step) {
+  return step.getPlaceAttr() && step.getPlaceAttr().getActivations() == "int8" &&
+         llvm::isa<kt::LinearOp, kt::LmHeadOp, kt::MlpOp, kt::ExpertsOp>(step.getOperation());
+}
 
 std::optional<uint64_t> workspaceBytes(kt::StepOpInterface step, kt::BoundsAttr bounds) {
   mlir::Operation* op = step;
@@ -57,14 +71,38 @@ std::optional<uint64_t> workspaceBytes(kt::StepOpInterface step, kt::BoundsAttr 
         if (!small({rows, o.getExperts(), 4})) return std::nullopt;
         return route_workspace(rows, o.getExperts()).total();
       })
+      .Case([&](kt::LinearOp o) -> std::optional<uint64_t> {
+        return hasPanels(step) ? panelLinear(step, rows, o.getX()) : 0;
+      })
+      .Case([&](kt::LmHeadOp o) -> std::optional<uint64_t> {
+        return hasPanels(step) ? panelLinear(step, rows, o.getX()) : 0;
+      })
       .Case([&](kt::ExpertsOp o) -> std::optional<uint64_t> {
         auto bank = mlir::SymbolTable::lookupNearestSymbolFrom<kt::ExpertBankOp>(o, o.getBankAttr());
         uint64_t topk = kt::columnsOf(o.getIds());
+        if (hasPanels(step)) {
+          auto tile = o.getTileAttr();
+          const uint64_t hidden = bank.getHidden(), inner = bank.getIntermediate(), experts = bank.getExperts();
+          if (!tile || !small({rows, topk, hidden, 64}) || !small({rows, topk, inner, 64}) ||
+              !small({experts, hidden + inner, 64})) {
+            return std::nullopt;
+          }
+          return panel_experts_workspace(Format::int8, rows, topk, hidden, inner, experts, tile.getX(), tile.getH(),
+                                         tile.getRows())
+              .total();
+        }
         if (!small({rows, topk, bank.getIntermediate(), 4}) || !small({rows, topk, 8})) return std::nullopt;
         return experts_workspace(rows, topk, bank.getIntermediate(), bank.getExperts()).total();
       })
       .Case([&](kt::MlpOp o) -> std::optional<uint64_t> {
         auto down = mlir::SymbolTable::lookupNearestSymbolFrom<kt::WeightOp>(o, o.getDownAttr());
+        if (hasPanels(step)) {
+          auto tile = o.getTileAttr();
+          const uint64_t hidden = kt::columnsOf(o.getX().getType());
+          if (!tile || !small({rows + 15, hidden, 64}) || !small({rows + 15, down.getColumns(), 64})) return std::nullopt;
+          return panel_mlp_workspace(Format::int8, rows, hidden, down.getColumns(), tile.getX(), tile.getH(), tile.getRows())
+              .total();
+        }
         if (!small({rows, down.getColumns(), 4})) return std::nullopt;
         return mlp_workspace(rows, down.getColumns()).total();
       })
@@ -72,12 +110,13 @@ std::optional<uint64_t> workspaceBytes(kt::StepOpInterface step, kt::BoundsAttr 
 }
 
 std::optional<uint64_t> packedBytes(kt::WeightOp weight) {
-  return bytesAs(weight, weight.getBatch(), weight.getRows(), weight.getColumns());
+  return bytesAs(weight, weight.getPacking().value_or(""), weight.getBatch(), weight.getRows(), weight.getColumns());
 }
 
 std::optional<uint64_t> packedBytes(kt::ExpertBankOp bank) {
   uint64_t experts = bank.getExperts(), hidden = bank.getHidden(), inner = bank.getIntermediate();
-  return sum(bytesAs(bank, experts, 2 * inner, hidden), bytesAs(bank, experts, hidden, inner));
+  return sum(bytesAs(bank, bank.getPacking().value_or(""), experts, 2 * inner, hidden),
+             bytesAs(bank, bank.getDownPacking(), experts, hidden, inner));
 }
 
 std::optional<uint64_t> cacheBytes(kt::CacheOp cache) {

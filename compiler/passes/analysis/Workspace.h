@@ -7,7 +7,11 @@
 
 namespace ktc::compiler {
 
-// Bytes of scratch that a step needs at the bounds of its entry; 0: none. nullopt: more than 2^60, which nothing has.
+// Whether the op multiplies by weights in panels: its activations are int8.
+bool hasPanels(kt::StepOpInterface step);
+
+// Bytes of scratch that a step needs at the bounds of its entry; 0: none. nullopt: more than 2^60, which
+// nothing has.
 std::optional<uint64_t> workspaceBytes(kt::StepOpInterface step, kt::BoundsAttr bounds);
 
 // Bytes of a placed weight, of both stacks of a placed bank, of a placed cache. nullopt: an unknown format or packing,

@@ -1,17 +1,19 @@
-// Chooses the kernels of this process from kernels.def.
-#include <array>
-
+// Chooses the kernels of this process from kernels.def and panel_kernels.def.
 #include "runtime/kernels/cpu/kernel_table.h"
 
 namespace ktc::kernels {
 namespace {
 
-constexpr std::array kLevels = {IsaLevel::scalar, IsaLevel::avx2, IsaLevel::avx512};  // ascending
+constexpr IsaLevel kLevels[] = {IsaLevel::scalar, IsaLevel::avx2, IsaLevel::avx512, IsaLevel::avx512_vnni,
+                                IsaLevel::amx};  // ascending
 
 constexpr bool has_rows(IsaLevel wanted) {
 #define KTC_KERNEL(slot, level, format, packing, function) \
   if (IsaLevel::level == wanted) return true;
 #include "runtime/kernels/cpu/kernels.def"
+#define KTC_PANEL_KERNEL(slot, level, format, function) \
+  if (IsaLevel::level == wanted) return true;
+#include "runtime/kernels/cpu/panel_kernels.def"
   return false;
 }
 
@@ -23,6 +25,9 @@ void take_rows(IsaLevel wanted, KernelSet& set) {
 #define KTC_KERNEL(slot, level, format, packing, function) \
   if (IsaLevel::level == wanted) set.slot = function;
 #include "runtime/kernels/cpu/kernels.def"
+#define KTC_PANEL_KERNEL(slot, level, format, function) \
+  if (IsaLevel::level == wanted) set.slot = function;
+#include "runtime/kernels/cpu/panel_kernels.def"
   set.level = wanted;
 }
 
@@ -36,15 +41,13 @@ KernelSet select_kernels(const CpuFeatures& features, IsaLevel level) {
 }
 
 std::span<const IsaLevel> available_levels(const CpuFeatures& features) {
-  // One constant list per combination of the levels above scalar, so that the span outlives the call.
-  static constexpr IsaLevel kScalar[] = {IsaLevel::scalar};
-  static constexpr IsaLevel kAvx2[] = {IsaLevel::scalar, IsaLevel::avx2};
-  static constexpr IsaLevel kAvx512[] = {IsaLevel::scalar, IsaLevel::avx512};
-  const bool avx2 = usable(IsaLevel::avx2, features), avx512 = usable(IsaLevel::avx512, features);
-  if (avx2 && avx512) return kLevels;
-  if (avx2) return kAvx2;
-  if (avx512) return kAvx512;
-  return kScalar;
+  // Constant lists, so that the span outlives the call. From avx512 on every level needs the one below; avx2 stands alone.
+  static constexpr IsaLevel kWithoutAvx2[] = {IsaLevel::scalar, IsaLevel::avx512, IsaLevel::avx512_vnni, IsaLevel::amx};
+  const bool avx2 = usable(IsaLevel::avx2, features);
+  const std::span<const IsaLevel> all = avx2 ? std::span<const IsaLevel>(kLevels) : kWithoutAvx2;
+  std::size_t count = avx2 ? 2 : 1;
+  while (count < all.size() && usable(all[count], features)) ++count;
+  return all.first(count);
 }
 
 }  // namespace ktc::kernels

@@ -14,6 +14,7 @@
 
 #include "runtime/base/cpu_features.h"
 #include "runtime/formats/formats.h"
+#include "runtime/kernels/cpu/panel_kernels.h"
 
 namespace ktc::kernels {
 
@@ -95,7 +96,7 @@ struct RouteArgs {
 };
 void route_token(const RouteArgs& args);
 
-// The kernels of one ISA level, resolved once per process. Never null after select_kernels.
+// The kernels of one ISA level, resolved once per process. Never null after select_kernels, PanelKernels::many excepted.
 struct KernelSet {
   IsaLevel level;
   MatmulFn matmul_f32, matmul_bf16;  // by the weights' format
@@ -106,18 +107,30 @@ struct KernelSet {
   StoreFn store_f32, store_bf16;
   LoadFn load_f32, load_bf16;
   AttendFn attend_f32, attend_bf16;  // by the cache's format
+  PanelKernels panel_int8, panel_int4, panel_fp8, panel_bf16;  // by the weights' format
+  QuantiseRowFn quantise_row;
+  RoundRowFn round_row;
+  SwigluFn swiglu;
+  AccumulateFn accumulate;
+  TileScopeFn enter_tiles, leave_tiles;
 
   MatmulFn matmul(Format weights) const { return weights == Format::bf16 ? matmul_bf16 : matmul_f32; }
   GateUpFn gate_up(Format weights) const { return weights == Format::bf16 ? gate_up_bf16 : gate_up_f32; }
+  const PanelKernels& panel(Format weights) const {
+    return weights == Format::int8   ? panel_int8
+           : weights == Format::int4 ? panel_int4
+           : weights == Format::fp8  ? panel_fp8
+                                     : panel_bf16;
+  }
   StoreFn store(Format format) const { return format == Format::bf16 ? store_bf16 : store_f32; }
   LoadFn load(Format format) const { return format == Format::bf16 ? load_bf16 : load_f32; }
   AttendFn attend(Format cache) const { return cache == Format::bf16 ? attend_bf16 : attend_f32; }
 };
 
-// The best rows of kernels.def that `features` allows, at `level` or below.
+// The best rows of kernels.def and panel_kernels.def that `features` allows, at `level` or below.
 KernelSet select_kernels(const CpuFeatures& features, IsaLevel level = IsaLevel::best);
 
-// Which levels kernels.def has and this machine can run; for tests, benchmarks and --isa errors.
+// Which levels the tables have and this machine can run; for tests, benchmarks and --isa errors.
 std::span<const IsaLevel> available_levels(const CpuFeatures& features);
 
 }  // namespace ktc::kernels

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# The expert layers of three models on this machine: bench_experts.sh BUILD_FOLDER [OUT_FOLDER] [ktc-bench flags ...]
+# BUILD_FOLDER holds bin/ktc-bench (a Release build). OUT_FOLDER (default: $OUT, else bench_experts.out) gets a table and a JSON
+# file per model. The short table at the end: time per layer and fraction of the nearer ceiling. Takes about 2 minutes on 16
+# cores and 30 GiB of memory; stops a model after 150 seconds.
+set -euo pipefail
+if [ $# -lt 1 ] || [ ! -x "$1/bin/ktc-bench" ]; then
+  echo "bench_experts.sh: no bin/ktc-bench in '${1:-}'; usage: bench_experts.sh BUILD_FOLDER [OUT_FOLDER] [flags]" >&2
+  exit 2
+fi
+bench=$1/bin/ktc-bench
+out=${2:-${OUT:-bench_experts.out}}
+shift $(($# < 2 ? 1 : 2))
+mkdir -p "$out"
+lscpu | grep -E '^(Model name|CPU\(s\)|Thread|Core|L2|L3|NUMA node\(s\))' | tee "$out/machine.txt"
+
+failed=0
+model() {  # NAME EXPERTS HIDDEN INTERMEDIATE TOP_K [flags]
+  local name=$1
+  echo
+  echo "== $name"
+  timeout 150 "$bench" experts --experts "$2" --hidden "$3" --intermediate "$4" --top-k "$5" --tokens 1,4,16,64,256 \
+    --format int8,int4/64,int4/row --json "$out/$name.json" "${@:6}" | tee "$out/$name.txt" || { failed=1; echo "$name failed"; }
+}
+model qwen3-30b-a3b 128 2048 768 8 "$@"
+model qwen3-next-80b 512 2048 512 10 "$@"
+model deepseek-v3 256 7168 2048 8 "$@"
+
+echo
+echo "us per layer, fraction of the nearer ceiling (r: read bandwidth, c: tile kernel in L2)"
+awk '
+  FNR == 1 { n = split(FILENAME, path, "/"); name = path[n]; sub(/\.txt$/, "", name) }
+  $1 ~ /^(int8|int4)\// {
+    key = name " " $1
+    if (!(key in seen)) { seen[key] = 1; order[++keys] = key }
+    fraction = $NF == "read" ? $9 : $11
+    cell[key, $2] = sprintf("%.0f %.2f%s", $6, fraction, substr($NF, 1, 1))
+  }
+  END {
+    printf "%-26s", "tokens per expert"; m = split("1 4 16 64 256", tokens, " ")
+    for (i = 1; i <= m; ++i) printf "%15s", tokens[i]; print ""
+    for (k = 1; k <= keys; ++k) {
+      printf "%-26s", order[k]
+      for (i = 1; i <= m; ++i) printf "%15s", cell[order[k], tokens[i]]; print ""
+    }
+  }' "$out"/qwen3-30b-a3b.txt "$out"/qwen3-next-80b.txt "$out"/deepseek-v3.txt
+exit $failed

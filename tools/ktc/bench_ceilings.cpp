@@ -1,0 +1,143 @@
+#include "tools/ktc/bench_ceilings.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace ktc::bench {
+namespace {
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+constexpr std::size_t kChunk = std::size_t{128} << 10;
+constexpr std::size_t kAhead = 4096;  // bytes of software prefetch; past the end of the memory it does nothing
+
+#if defined(__x86_64__)
+// The compiler may not drop the reads. A macro, because a function would need its caller's target.
+#define KTC_KEEP(value) asm volatile("" : "+v"(value))
+__attribute__((target("avx512f"))) void read_avx512(const std::byte* p) {
+  __m512i sum[4] = {};
+  for (std::size_t i = 0; i < kChunk; i += 256)
+    for (std::size_t c = 0; c < 4; ++c) {
+      _mm_prefetch(reinterpret_cast<const char*>(p + i + kAhead + 64 * c), _MM_HINT_T0);
+      sum[c] = _mm512_xor_si512(sum[c], _mm512_loadu_si512(p + i + 64 * c));
+    }
+  for (__m512i& s : sum) KTC_KEEP(s);
+}
+void read_plain(const std::byte* p) {
+  __m128i sum[4] = {};
+  for (std::size_t i = 0; i < kChunk; i += 64) {
+    _mm_prefetch(reinterpret_cast<const char*>(p + i + kAhead), _MM_HINT_T0);
+    for (std::size_t c = 0; c < 4; ++c)
+      sum[c] = _mm_xor_si128(sum[c], _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + i + 16 * c)));
+  }
+  for (__m128i& s : sum) asm volatile("" : "+x"(s));
+}
+#undef KTC_KEEP
+#else
+void read_plain(const std::byte* p) {
+  std::uint64_t sum = 0, word;
+  for (std::size_t i = 0; i < kChunk; i += 8) {
+    std::memcpy(&word, p + i, 8);
+    sum ^= word;
+  }
+  asm volatile("" : "+r"(sum));
+}
+#endif
+
+void (*reader())(const std::byte*) {
+#if defined(__x86_64__)
+  if (host_cpu_features().avx512f) return read_avx512;
+#endif
+  return read_plain;
+}
+
+constexpr std::size_t kPeakColumns = 1024;  // 32 KiB of int8 weights, 64 KiB of activations: half a small second cache
+constexpr std::size_t kPeakRows = exec::kPanelRowsAtOnce;
+
+}  // namespace
+
+double read_bandwidth(std::span<const std::byte> memory, exec::Workers& workers) {
+  void (*const read)(const std::byte*) = reader();
+  const std::size_t chunks = memory.size() / kChunk;
+  std::atomic<std::size_t> next{0};
+  const double start = now();
+  workers.enter([&] {
+    workers.parallel_for(static_cast<std::size_t>(workers.threads()), 1, [&](std::size_t, std::size_t) {
+      for (std::size_t chunk; (chunk = next.fetch_add(1, std::memory_order_relaxed)) < chunks;) read(memory.data() + chunk * kChunk);
+    });
+  });
+  return static_cast<double>(chunks * kChunk) / (now() - start);
+}
+
+Expected<ComputePeak> ComputePeak::create(bool integer, Engine& engine) {
+  ComputePeak peak;
+  peak.engine_ = &engine;
+  peak.bf16_ = !integer;
+  peak.layout_ = *panel_layout(integer ? Format::int8 : Format::bf16, 0, false, kPanelFeatures, kPeakColumns);
+  peak.tiled_ = engine.kernels.panel(peak.layout_.format).many != nullptr;
+  peak.rows_ = peak.tiled_ ? kPeakRows : kernels::kFewRows;
+  // Per worker: the panel, values of all rows, then the scale and the sums that every row shares.
+  peak.values_bytes_ = kPeakRows * kPeakColumns * (integer ? 1 : 2);
+  peak.worker_bytes_ = static_cast<std::size_t>(align64(peak.layout_.panel_bytes)) + peak.values_bytes_ + 64 + kPeakColumns / 32 * 4;
+  const std::size_t workers = static_cast<std::size_t>(engine.workers->threads());
+  KTC_ASSIGN_OR_RETURN(peak.memory_, weights::HostBlock::allocate(workers * peak.worker_bytes_, "operands of the peak"));
+  for (std::size_t w = 0; w < workers; ++w) {
+    std::byte* panel = peak.memory_.data() + w * peak.worker_bytes_;
+    fill_panel(peak.layout_, w, panel);
+    std::byte* values = panel + peak.layout_.panel_bytes;
+    PanelLayout random = peak.layout_;  // random values of the same kind; a signed code is as good as an unsigned one
+    random.head_bytes = 0;
+    random.panel_bytes = peak.values_bytes_;
+    fill_panel(random, 1000 + w, values);
+    const float scale = 1.0f / 4096;
+    std::memcpy(values + peak.values_bytes_, &scale, sizeof(scale));  // the sums may stay 0: their value costs nothing
+  }
+  return peak;
+}
+
+double ComputePeak::measure(double seconds) const {
+  const kernels::PanelKernels& kernels = engine_->kernels.panel(layout_.format);
+  const kernels::PanelFn kernel = tiled_ ? kernels.many : kernels.few;
+  exec::Workers& workers = *engine_->workers;
+  std::atomic<std::uint64_t> calls{0};
+  const double start = now(), deadline = start + seconds;
+  const auto one_worker = [&](std::size_t, std::size_t) {
+    alignas(64) std::array<float, kPeakRows * kPanelFeatures> out;
+    std::array<kernels::PanelRow, kPeakRows> rows;
+    exec::TileScope scope(engine_->state, tiled_);
+    const std::byte* panel = memory_.data() + static_cast<std::size_t>(workers.index()) * worker_bytes_;
+    const std::byte* values = panel + layout_.panel_bytes;
+    exec::PanelOperands operands;
+    operands.bf16 = bf16_;
+    operands.columns = operands.padded = kPeakColumns;
+    for (std::size_t r = 0; r < rows_; ++r)
+      rows[r] = {operands.at(const_cast<std::byte*>(values), r, tiled_),
+                 bf16_ ? nullptr : reinterpret_cast<const float*>(values + values_bytes_),
+                 bf16_ ? nullptr : reinterpret_cast<const std::int32_t*>(values + values_bytes_ + 64)};
+    kernels::PanelArgs args = {};
+    args.panel = panel;
+    args.layout = &layout_;
+    args.rows = rows.data();
+    args.m = rows_;
+    args.kb_stride = operands.kb_stride(tiled_);
+    args.out = out.data();
+    args.scratch = scope.scratch();
+    std::uint64_t mine = 0;
+    while (now() < deadline) {
+      for (int i = 0; i < 4; ++i) kernel(args);
+      mine += 4;
+    }
+    calls.fetch_add(mine, std::memory_order_relaxed);
+  };
+  workers.enter([&] { workers.parallel_for(static_cast<std::size_t>(workers.threads()), 1, one_worker); });
+  const double operations = 2.0 * static_cast<double>(rows_) * kPanelFeatures * kPeakColumns;
+  return operations * static_cast<double>(calls.load()) / (now() - start);
+}
+
+}  // namespace ktc::bench

@@ -1,0 +1,33 @@
+// What this machine can do at most at this moment, measured by the workers that run the layer.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "runtime/base/status.h"
+#include "tools/ktc/bench_layer.h"
+
+namespace ktc::bench {
+
+// Bytes per second of reading `memory` once in chunks of 128 KiB that the workers claim from a counter: unlike equal shares it
+// does not end with the slowest core, so it is what a kernel that claims its work can reach.
+double read_bandwidth(std::span<const std::byte> memory, exec::Workers& workers);
+
+// Operations (two per multiply-add) per second of the panel kernel alone, on operands that stay in a core's second cache: the
+// tile kernel where the machine has one, else the kernel for few rows. One scale per row.
+class ComputePeak {
+ public:
+  static Expected<ComputePeak> create(bool integer, Engine& engine);
+  double measure(double seconds) const;
+  bool tiled() const { return tiled_; }
+
+ private:
+  ComputePeak() = default;
+  Engine* engine_ = nullptr;
+  PanelLayout layout_;
+  bool tiled_ = false, bf16_ = false;
+  std::size_t worker_bytes_ = 0, values_bytes_ = 0, rows_ = 0;
+  weights::HostBlock memory_;
+};
+
+}  // namespace ktc::bench

@@ -1,0 +1,49 @@
+// Measures layers of experts against the ceilings of the machine, in rounds.
+//
+// The rates of a shared machine move by tens of percent within seconds, so nothing is compared across time: a round is the read
+// bandwidth, the compute peak, every case for at least 8 ms, and the read bandwidth again; fractions are taken within a round
+// (against the mean of its two reads), and the median over the rounds is reported with its quartiles.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "tools/ktc/bench_layer.h"
+#include "tools/ktc/bench_options.h"
+
+namespace ktc::bench {
+
+// Quartiles over the rounds.
+struct Spread {
+  double low = 0, median = 0, high = 0;
+};
+Spread spread_of(std::vector<double> values);
+
+struct CaseResult {
+  WeightFormat format;
+  Routing routing;
+  bool tiled = false;           // which kernel ran
+  double bytes = 0;             // of the active experts
+  double operations = 0;        // two per multiply-add
+  Spread seconds;               // of one layer
+  Spread bytes_per_second, operations_per_second;
+  Spread of_read, of_compute;
+};
+
+struct ExpertsResult {
+  IsaLevel level = IsaLevel::scalar;
+  int threads = 0;
+  std::vector<std::uint64_t> pool_bytes;        // per format of the options
+  Spread read;                                  // bytes per second
+  Spread integer_peak, float_peak;              // operations per second; 0: no case needs it
+  bool peak_tiled = false;
+  std::vector<CaseResult> cases;                // by format, then tokens
+};
+
+// `options`: checked. Fails, without a result, when a layer's output differs from the scalar kernels': to the bit for integer
+// formats, by more than a thousandth of the largest output for the others.
+Expected<ExpertsResult> measure_experts(const ExpertsOptions& options);
+
+}  // namespace ktc::bench

@@ -1,0 +1,67 @@
+// ktc-bench: measures parts of the engine against what the machine can do. Exit codes: 0; 1 for an error; 2 for wrong usage.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+#include "tools/ktc/bench_report.h"
+
+namespace {
+
+int fail(const std::string& message, int code) {
+  std::fprintf(stderr, "ktc-bench: %s\n", message.c_str());
+  return code;
+}
+
+int experts(ktc::bench::ExpertsOptions& options) {
+  if (const ktc::Status status = ktc::bench::check(options); !status.ok()) return fail(status.message(), 2);
+  const auto result = ktc::bench::measure_experts(options);
+  if (!result.ok()) return fail(result.status().message(), 1);
+  if (!options.json.empty()) {
+    std::ofstream file(options.json, std::ios::binary);
+    file << ktc::bench::to_json(options, *result);
+    file.close();
+    if (!file) return fail(options.json + ": cannot write the file; choose another --json", 1);
+  }
+  const std::string table = ktc::bench::to_table(options, *result);
+  if (std::fwrite(table.data(), 1, table.size(), stdout) != table.size() || std::fflush(stdout) != 0)
+    return fail("cannot write to standard output", 1);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Measures parts of the engine against what the machine can do", "ktc-bench");
+  app.require_subcommand(1);
+  ktc::bench::ExpertsOptions options;
+  CLI::App* bank = app.add_subcommand("experts", "One layer of experts on random weights, against read bandwidth and compute peak");
+  bank->add_option("--experts", options.experts, "experts of the layer")->required();
+  bank->add_option("--hidden", options.hidden, "width of its input and output")->required();
+  bank->add_option("--intermediate", options.intermediate, "width of an expert")->required();
+  bank->add_option("--top-k", options.top_k, "experts of a token")->required();
+  bank->add_option("--tokens", options.tokens,
+                   "tokens per active expert, as in 1,4,16. Below 16 all tokens choose the same experts; from 16 on "
+                   "64 experts are active, or 16 large ones")
+      ->required()
+      ->delimiter(',');
+  bank->add_option("--format", options.format_names, "formats of weights, as in int8,int4/64,int4/row,fp8/128,bf16")
+      ->required()
+      ->delimiter(',');
+  bank->add_option("--isa", options.isa, "kernels: scalar, avx2, avx512, avx512_vnni, amx or best (best)");
+  bank->add_option("--threads", options.threads, "workers (one per physical core)");
+  bank->add_option("--rounds", options.rounds, "rounds, of which the median counts (9)");
+  bank->add_option("--gib", options.gib, "weights per format in GiB (4, or less where memory is short)");
+  bank->add_option("--x-granule", options.x_granule, "inputs per int8 scale: 64, 128, or 0 for the row (64)");
+  bank->add_option("--h-granule", options.h_granule, "the same between the two products (64)");
+  bank->add_option("--tile-rows", options.tile_rows, "from how many tokens tile kernels serve; 0: never (as the compiler plans)");
+  bank->add_option("--json", options.json, "also write the results to FILE");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {
+    return app.exit(success);  // --help
+  } catch (const CLI::ParseError& error) {
+    return fail(std::string(error.what()) + "; see ktc-bench experts --help", 2);
+  }
+  return experts(options);
+}
