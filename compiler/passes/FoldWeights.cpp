@@ -1,8 +1,8 @@
 // kt-fold-weights
 #include "compiler/passes/Passes.h"
+#include "compiler/passes/Remarks.h"
 #include "compiler/passes/Symbols.h"
 #include "dialects/kt/KtWalk.h"
-#include "mlir/IR/Remarks.h"
 
 namespace ktc::compiler {
 
@@ -14,9 +14,7 @@ namespace {
 using mlir::FlatSymbolRefAttr;
 using mlir::Value;
 
-mlir::remark::RemarkOpts remark(llvm::StringRef name) {
-  return mlir::remark::RemarkOpts::name(name).category("kt-fold-weights");
-}
+constexpr llvm::StringLiteral kName = "kt-fold-weights";
 
 // A recipe of one whole slot, as imported; null for anything else.
 kt::PieceAttr wholeSlot(kt::WeightOp weight) {
@@ -135,7 +133,7 @@ class Folder {
 
  private:
   static void missed(mlir::Operation* op, llvm::StringRef why) {
-    mlir::remark::missed(op->getLoc(), remark("NotFolded")) << why;
+    mlir::remark::missed(op->getLoc(), remark(kName, "NotFolded")) << why;
   }
 
   kt::PieceAttr piece(llvm::StringRef slot, uint64_t rows, uint64_t srcRow, uint64_t rowStep, uint64_t dstRow,
@@ -193,7 +191,8 @@ class Folder {
       ropeRows(q, 0, mla.getNopeDim(), mla.getRopeDim(), mla.getHeads());
       ropeRows(k, k.getRows() - mla.getRopeDim(), 0, mla.getRopeDim(), 1);
     }
-    mlir::remark::passed(op->getLoc(), remark("RopePermuted")) << "interleaved rope became half by reordering rows";
+    mlir::remark::passed(op->getLoc(), remark(kName, "RopePermuted"))
+        << "interleaved rope became half by reordering rows";
   }
 
   // From row `begin` on there are `heads` heads of [nope, rope] rows: the even rope rows of a head move before its odd
@@ -289,7 +288,7 @@ class Folder {
       copy.setRecipeAttr(mlir::ArrayAttr::get(context_, pieces));
       symbols_.insert(copy, first->getIterator());
       ++concatenations_;
-      mlir::remark::passed(first.getLoc(), remark("Concatenated")) << name;
+      mlir::remark::passed(first.getLoc(), remark(kName, "Concatenated")) << name;
     }
     return FlatSymbolRefAttr::get(context_, name);
   }
@@ -310,9 +309,10 @@ struct FoldWeights : impl::FoldWeightsBase<FoldWeights> {
     folder.permuteRopes();
     folder.concatenate();
     folder.removeUnused();
-    splits += folder.splits();
-    permutations += folder.permutations();
-    concatenations += folder.concatenations();
+    remarkCounts(getOperation(), kName,
+                 {{"splits", folder.splits()},
+                  {"permutations", folder.permutations()},
+                  {"concatenations", folder.concatenations()}});
   }
 };
 

@@ -3,6 +3,7 @@
 
 #include "compiler/import/Import.h"
 #include "compiler/passes/Passes.h"
+#include "compiler/passes/Remarks.h"
 #include "compiler/passes/Symbols.h"
 #include "dialects/kt/KtWalk.h"
 #include "placement/device_formats.h"
@@ -206,7 +207,7 @@ struct Place : impl::PlaceBase<Place> {
     KTC_RETURN_IF_ERROR(checkServed(with, placement));
     Placer placer(getOperation(), model, with, placement);
     KTC_RETURN_IF_ERROR(placer.run());
-    copies += placer.copies();
+    remarkCounts(getOperation(), "kt-place", {{"copies", placer.copies()}});
     return {};
   }
 

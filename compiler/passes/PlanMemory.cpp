@@ -2,11 +2,11 @@
 #include <set>
 
 #include "compiler/passes/Passes.h"
+#include "compiler/passes/Remarks.h"
 #include "compiler/passes/Symbols.h"
 #include "compiler/passes/analysis/Arena.h"
 #include "compiler/passes/analysis/Workspace.h"
 #include "dialects/kt/KtWalk.h"
-#include "mlir/IR/Remarks.h"
 #include "runtime/formats/workspace.h"
 
 namespace ktc::compiler {
@@ -241,6 +241,7 @@ struct PlanMemory : impl::PlanMemoryBase<PlanMemory> {
     if (mlir::failed(checkPlaced(module))) return signalPassFailure();
     std::vector<std::string> devices = devicesOf(module);
     std::vector<uint64_t> arenas(devices.size(), 0);
+    uint64_t buffers = 0, inPlace = 0;
     for (auto entry : module.getOps<kt::EntryOp>()) {
       EntryPlan plan(entry, devices);
       if (mlir::failed(plan.run())) return signalPassFailure();
@@ -249,7 +250,7 @@ struct PlanMemory : impl::PlanMemoryBase<PlanMemory> {
       inPlace += plan.inPlace();
       uint64_t used = 0;
       for (uint64_t bytes : plan.arenas()) used += bytes;
-      mlir::remark::analysis(entry.getLoc(), mlir::remark::RemarkOpts::name("Arena").category("kt-plan-memory"))
+      mlir::remark::analysis(entry.getLoc(), remark("kt-plan-memory", "Arena"))
           << entry.getSymName() << mlir::remark::metric("bytes", used)
           << mlir::remark::metric("bytes without reuse", plan.bytesWithoutReuse());
     }
@@ -265,6 +266,7 @@ struct PlanMemory : impl::PlanMemoryBase<PlanMemory> {
       return signalPassFailure();
     }
     module->setAttr(kt::kAccount, mlir::ArrayAttr::get(&getContext(), *account));
+    remarkCounts(module, "kt-plan-memory", {{"buffers", buffers}, {"in place", inPlace}});
   }
 
   static mlir::LogicalResult checkPlaced(mlir::ModuleOp module) {

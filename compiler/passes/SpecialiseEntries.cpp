@@ -1,5 +1,6 @@
 // kt-specialise-entries
 #include "compiler/passes/Passes.h"
+#include "compiler/passes/Remarks.h"
 #include "mlir/IR/IRMapping.h"
 
 namespace ktc::compiler {
@@ -124,7 +125,7 @@ struct SpecialiseEntries : impl::SpecialiseEntriesBase<SpecialiseEntries> {
       specialiser.extendOrDecode(kt::EntryKind::decode, kt::BoundsAttr::get(&getContext(), b, b, b));
     }
     for (uint64_t b : buckets) specialiser.sample(kt::BoundsAttr::get(&getContext(), b, b, b));
-    entries += chunks.size() + 2 * buckets.size();
+    remarkCounts(module, "kt-specialise-entries", {{"entries", chunks.size() + 2 * buckets.size()}});
     generic.erase();
   }
 

@@ -1,5 +1,5 @@
 // What is not folded, and why: each remark once.
-// RUN: ktc-opt %s --split-input-file --verify-diagnostics --kt-fold-weights --remarks-filter="kt-fold-weights" --remark-format=emitRemark --mlir-print-local-scope | FileCheck %s
+// RUN: ktc-opt %s --split-input-file --verify-diagnostics --kt-fold-weights --remarks-filter-missed=kt-fold-weights --remarks-filter-passed=kt-fold-weights --remark-format=emitRemark --mlir-print-local-scope | FileCheck %s
 
 // A norm of q or k has one weight per element, so its elements may not change places: rope stays interleaved.
 // CHECK-LABEL: module @norm_before_rope

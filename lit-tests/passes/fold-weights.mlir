@@ -5,6 +5,8 @@
 // RUN: ktc-opt %t.once --kt-fold-weights | diff %t.once -
 // The weights are made once, whatever the number of entries.
 // RUN: ktc-opt %S/../Inputs/mla.mlir --kt-specialise-entries="decode=1,2 chunk=8" --kt-fold-weights | FileCheck %s --check-prefix=ENTRIES
+// RUN: ktc-opt %S/../Inputs/mla.mlir --kt-fold-weights --remarks-filter-analyse="kt-.*" --remark-format=emitRemark 2>&1 | FileCheck %s --check-prefix=COUNTS
+// COUNTS: remark: [Analysis] Counts | Category:kt-fold-weights | concatenations=1, permutations=2, splits=1
 
 // q, k and v read one value in one place: one product, whose rows are those of the three.
 // GQA-NOT: kt.weight @l0.attn.q [

@@ -21,6 +21,8 @@
 // RUN: not ktc-opt %t.class --kt-place="%exact" 2>&1 | FileCheck %s --check-prefix=CLASS
 // RUN: sed 's/kt.add %h1, %z of #experts/kt.add %h1, %z of <DenseMlp "l0.mlp" layer 0>/' %S/../Inputs/gqa.mlir > %t.step
 // RUN: not ktc-opt %t.step --kt-place="%exact" 2>&1 | FileCheck %s --check-prefix=STEP
+// RUN: ktc-opt %S/../Inputs/gqa.mlir --kt-place="policy=%S/../Inputs/mixed.yaml" --remarks-filter-analyse="kt-.*" --remark-format=emitRemark 2>&1 | FileCheck %s --check-prefix=COUNTS
+// COUNTS: remark: [Analysis] Counts | Category:kt-place | copies=1
 
 // The embedding is bf16, the tied head f32: it gets a copy of the weight.
 // CHECK: kt.weight @embed.weight [1, 16, 8] bf16 from [#kt.piece<slot = "embed.weight", rows = 16>] on "cpu" as "bf16" packed "row_major" loc(fused[{{.*}}, "rule"("mixed.yaml":8:5)])

@@ -2,6 +2,9 @@
 // Twice is as once.
 // RUN: ktc-opt %S/../Inputs/mla.mlir --kt-pipeline="%exact chunk=8" > %t.once
 // RUN: ktc-opt %t.once --kt-plan-memory | diff %t.once -
+// RUN: ktc-opt %S/../Inputs/gqa.mlir --kt-pipeline="%exact chunk=8" --remarks-filter-analyse="kt-plan-memory" --remark-format=emitRemark 2>&1 | FileCheck %s --check-prefix=COUNTS
+// COUNTS: remark: [Analysis] Arena | Category:kt-plan-memory | Remark=extend[8], bytes={{[0-9]+}}, bytes without reuse={{[0-9]+}}
+// COUNTS: remark: [Analysis] Counts | Category:kt-plan-memory | buffers={{[0-9]+}}, in place=6
 
 // Two values and the rows are the most that lives at once: 128 + 128 + 64 bytes. Without reuse it would be 576.
 // CHECK-LABEL: module @reuse

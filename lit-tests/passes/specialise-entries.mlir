@@ -5,6 +5,9 @@
 // RUN: ktc-opt %s --split-input-file --verify-diagnostics --kt-specialise-entries="chunk=8"
 // RUN: not ktc-opt %S/../Inputs/gqa.mlir --kt-specialise-entries="chunk=0" 2>&1 | FileCheck %s --check-prefix=ZERO
 // RUN: not ktc-opt %S/../Inputs/gqa.mlir --kt-specialise-entries="decode=16777217" 2>&1 | FileCheck %s --check-prefix=LARGE
+// What the pass did, in numbers.
+// RUN: ktc-opt %S/../Inputs/gqa.mlir --kt-specialise-entries --remarks-filter-analyse="kt-.*" --remark-format=emitRemark 2>&1 | FileCheck %s --check-prefix=COUNTS
+// COUNTS: remark: [Analysis] Counts | Category:kt-specialise-entries | entries=3
 
 // ZERO: bounds of entries: found 0 tokens, expected from 1 to 16777216; change batch in the policy
 // LARGE: bounds of entries: found 16777217 tokens, expected from 1 to 16777216; change batch in the policy
