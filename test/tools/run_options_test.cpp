@@ -172,7 +172,7 @@ TEST(RunOptions, SaysWhichValueIsWrong) {
             "--repetition-penalty: found 0, expected a finite number above 0");
   EXPECT_EQ(error_with({"--seed", "-1"}), "--seed: found '-1', expected an integer from 0 to 2^64 - 1");
   EXPECT_EQ(error_with({"--threads", "0"}), "--threads: found '0', expected an integer from 1 to 4096");
-  EXPECT_EQ(error_with({"--isa", "sse9"}), "--isa: found 'sse9', expected scalar, avx2, avx512 or best");
+  EXPECT_EQ(error_with({"--isa", "sse9"}), "--isa: found 'sse9', expected scalar, avx2, avx512, avx512_vnni, amx or best");
   EXPECT_EQ(error({"p.ktp", "--bench", "512"}),
             "--bench: found '512', expected two integers of at least 1, as in 512,64");
   EXPECT_EQ(error({"p.ktp", "--bench", "512,0"}),

@@ -163,10 +163,10 @@ constexpr Flag kFlags[] = {
      [](Options& o, std::string_view f, const std::string& v) {
        return read_number<int>(f, v, 1, 4096, "an integer from 1 to 4096", o.threads);
      }},
-    {"--isa", "LEVEL", kAll, nullptr, "kernels: scalar, avx2, avx512 or best (best)",
+    {"--isa", "LEVEL", kAll, nullptr, "kernels: scalar, avx2, avx512, avx512_vnni, amx or best (best)",
      [](Options& o, std::string_view f, const std::string& v) {
        const std::optional<IsaLevel> level = parse_isa_level(v);
-       if (!level) return bad_value(f, v, "scalar, avx2, avx512 or best");
+       if (!level) return bad_value(f, v, "scalar, avx2, avx512, avx512_vnni, amx or best");
        o.isa = *level;
        return Status();
      }},
