@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <set>
+#include <map>
 #include <string>
 #include <thread>
 
@@ -71,19 +71,39 @@ std::optional<std::vector<int>> parse_cpu_list(std::string_view text) {
   return cpus;
 }
 
-int default_thread_count(const SystemRoots& roots) {
-  std::uint64_t count = std::max(1u, std::thread::hardware_concurrency());
+std::vector<std::vector<int>> usable_cores(const SystemRoots& roots) {
+  std::vector<std::vector<int>> cores;
   if (const auto status = read_small_file(roots.proc / "self" / "status")) {
-    std::string_view mask = weights::named_text(*status, "Cpus_allowed_list").value_or("");
-    if (const auto cpus = parse_cpu_list(mask)) {
-      std::set<std::string> cores;
-      for (const int cpu : *cpus) cores.insert(core_name(roots, cpu));
-      count = cores.size();
+    if (auto cpus = parse_cpu_list(weights::named_text(*status, "Cpus_allowed_list").value_or(""))) {
+      std::sort(cpus->begin(), cpus->end());
+      std::map<std::string, std::size_t> known;
+      for (const int cpu : *cpus) {
+        const auto [core, fresh] = known.try_emplace(core_name(roots, cpu), cores.size());
+        if (fresh) cores.emplace_back();
+        cores[core->second].push_back(cpu);
+      }
+      return cores;
     }
   }
-  for (const std::filesystem::path& folder : weights::cgroup_folders(roots, "cpu"))
-    if (const auto limit = quota(folder)) count = std::min(count, *limit);
-  return static_cast<int>(std::max<std::uint64_t>(1, count));
+  for (unsigned cpu = 0; cpu < std::max(1u, std::thread::hardware_concurrency()); ++cpu)
+    cores.push_back({static_cast<int>(cpu)});
+  return cores;
+}
+
+std::optional<int> cpu_quota(const SystemRoots& roots) {
+  std::optional<int> least;
+  for (const std::filesystem::path& folder : weights::cgroup_folders(roots, "cpu")) {
+    const auto limit = quota(folder);
+    if (!limit) continue;
+    const int cpus = static_cast<int>(std::min<std::uint64_t>(*limit, kMostCpus));
+    least = std::min(least.value_or(cpus), cpus);
+  }
+  return least;
+}
+
+int default_thread_count(const SystemRoots& roots) {
+  const int cores = static_cast<int>(usable_cores(roots).size());
+  return std::max(1, std::min(cores, cpu_quota(roots).value_or(cores)));
 }
 
 }  // namespace ktc::exec

@@ -2,8 +2,6 @@
 
 #include <oneapi/tbb/global_control.h>
 #include <oneapi/tbb/info.h>
-#include <oneapi/tbb/parallel_for.h>
-#include <oneapi/tbb/partitioner.h>
 #include <oneapi/tbb/task_arena.h>
 
 #include <algorithm>
@@ -11,6 +9,10 @@
 #include <exception>
 #include <optional>
 #include <string>
+
+#include "runtime/exec/affinity.h"
+#include "runtime/exec/cpu_count.h"
+#include "runtime/exec/spin_region.h"
 
 #if defined(__SANITIZE_THREAD__)
 #define KTC_TSAN 1
@@ -24,52 +26,48 @@
 #endif
 
 namespace ktc::exec {
-
-struct Workers::Arena {
-  explicit Arena(int threads) : arena(threads) {
-    // More workers than CPUs only when the user asks for them: the smallest such control of a process holds for all its arenas.
-    if (threads > tbb::info::default_concurrency())
-      control.emplace(tbb::global_control::max_allowed_parallelism, static_cast<std::size_t>(threads));
-    arena.initialize();
-  }
-
-  // The loop that runs now. It lives here and not on the caller's stack, and both its ends are ordered by our own atomics:
-  // `next` publishes the fields to whoever claims, `left` publishes what a worker wrote to the caller.
-  Body body = nullptr;
-  const void* context = nullptr;
-  std::size_t count = 0, grain = 1;
-  alignas(64) std::atomic<std::size_t> next{0};  // range to claim
-  alignas(64) std::atomic<std::size_t> left{0};  // visits that ended
-  bool entered = false;
-
-  std::optional<tbb::global_control> control;
-  tbb::task_arena arena;
-
-  void drain() {
-    for (;;) {
-      const std::size_t range = next.fetch_add(1, std::memory_order_acq_rel);
-      if (range >= (count + grain - 1) / grain) break;
-      const std::size_t begin = range * grain;
-      body(context, begin, std::min(count, begin + grain));
-    }
-    left.fetch_add(1, std::memory_order_acq_rel);
-  }
-};
-
 namespace {
 
-// oneTBB orders what the caller did before what a task does, but its library is not instrumented: these two say so to the thread
-// sanitizer. Reading the pointer itself is what test/tsan.supp excuses, by this function's name.
-void announce([[maybe_unused]] void* arena) {
+// What the workers share. It may outlive its owner: oneTBB does not say when a task that was sent will run, and nobody waits
+// for one, so each holds the crew and the last one to leave frees it.
+struct Crew {
+  // On few CPUs nobody is bound: others need them too, and a bound thread can not make way (measured: prefill some 5 % slower).
+  Crew(int threads, const std::vector<std::vector<int>>& cores, int cpus)
+      : region(threads, SpinPatience::fitting(threads, cpus)),
+        pinning(cpus > kFewCpus ? Pinning(threads, cores) : Pinning()),
+        threads(threads) {}
+
+  void hold() { holders.fetch_add(1, std::memory_order_relaxed); }
+  void drop() {
+    if (holders.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+
+  void work() {
+    const int slot = tbb::this_task_arena::current_thread_index();
+    if (slot < 1 || slot >= threads) return region.unreserve();
+    // Here and not in an observer of the arena: observers are not told of workers that leave an arena after its owner is gone,
+    // and those would stay bound.
+    const Pinned pinned(pinning.core(slot));
+    region.attend(slot);
+  }
+
+  SpinRegion region;
+  const Pinning pinning;
+  const int threads;
+  std::atomic<int> holders{1};
+};
+
+// oneTBB orders what the caller did before what a task does, but its library is not instrumented: these two say so to the
+// thread sanitizer. Reading the pointer itself is what test/tsan.supp excuses, by this function's name.
+void announce([[maybe_unused]] Crew* crew) {
 #ifdef KTC_TSAN
-  __tsan_release(arena);
+  __tsan_release(crew);
 #endif
 }
-template <typename Arena>
 #ifdef KTC_TSAN
 [[gnu::noinline]]
 #endif
-Arena& handed_over(Arena* const& in_task) {
+Crew& handed_over(Crew* const& in_task) {
 #ifdef KTC_TSAN
   __tsan_acquire(in_task);
 #endif
@@ -77,6 +75,65 @@ Arena& handed_over(Arena* const& in_task) {
 }
 
 }  // namespace
+
+struct Workers::Arena {
+  explicit Arena(int threads) : arena(threads) {
+    // More workers than CPUs only when the user asks for them: the smallest such control of a process holds for all its arenas.
+    if (threads > tbb::info::default_concurrency())
+      control.emplace(tbb::global_control::max_allowed_parallelism, static_cast<std::size_t>(threads));
+    arena.initialize();
+    const std::vector<std::vector<int>> cores = usable_cores();
+    std::size_t cpus = 0;
+    for (const std::vector<int>& core : cores) cpus += core.size();
+    crew = new Crew(threads, cores, std::min(static_cast<int>(cpus), cpu_quota().value_or(kMostThreads)));
+  }
+  ~Arena() {
+    crew->region.retire();
+    crew->drop();
+  }
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  // Opens the region for as long as the outermost of these lives.
+  struct Visit {
+    explicit Visit(Arena& in) : arena(in) {
+      if (arena.visits++ == 0) arena.open();
+    }
+    ~Visit() {
+      if (--arena.visits == 0) arena.crew->region.close();
+    }
+    Visit(const Visit&) = delete;
+    Visit& operator=(const Visit&) = delete;
+    Arena& arena;
+  };
+
+  void open() {
+    crew->region.open();
+    bool sent = false;
+    while (crew->region.reserve()) {
+      crew->hold();
+      announce(crew);
+      try {
+        arena.enqueue([crew = crew] {
+          Crew& ours = handed_over(crew);
+          ours.work();
+          ours.drop();
+        });
+      } catch (const std::exception&) {  // no memory for a task: fewer workers, the same results
+        crew->region.unreserve();
+        crew->drop();
+        break;
+      }
+      sent = true;
+    }
+    if (sent) crew->pinning.settle_caller();
+  }
+
+  std::optional<tbb::global_control> control;
+  tbb::task_arena arena;
+  Crew* crew = nullptr;
+  int visits = 0;
+};
 
 Workers::~Workers() = default;
 
@@ -96,50 +153,16 @@ Expected<std::unique_ptr<Workers>> Workers::create(int threads) {
   return workers;
 }
 
-int Workers::index() const {
-  const int slot = threads_ == 1 ? 0 : tbb::this_task_arena::current_thread_index();
-  return slot >= 0 && slot < threads_ ? slot : 0;  // outside of the arena the caller is alone
-}
+int Workers::index() const { return threads_ == 1 ? 0 : arena_->crew->region.index(); }
 
 void Workers::run(Body body, const void* context, std::size_t count, std::size_t grain) {
-  Arena& a = *arena_;
-  a.body = body;
-  a.context = context;
-  a.count = count;
-  a.grain = grain;
-  a.left.store(0, std::memory_order_relaxed);
-  a.next.store(0, std::memory_order_release);
-  const std::size_t visits = std::min(static_cast<std::size_t>(threads_), (count + grain - 1) / grain);
-  auto loop = [arena = &a, visits] {
-    announce(arena);
-    tbb::parallel_for(
-        std::size_t{0}, visits, std::size_t{1}, [arena](std::size_t) { handed_over(arena).drain(); }, tbb::simple_partitioner());
-  };
-  try {
-    if (a.entered)
-      loop();
-    else
-      a.arena.execute(loop);
-  } catch (const std::exception&) {
-    // Only the scheduler's own allocations can fail here; it has stopped every visit by now, what is left is done alone.
-    a.drain();
-  }
-  a.left.load(std::memory_order_acquire);
+  const Arena::Visit visit(*arena_);
+  arena_->crew->region.run(body, context, count, grain);
 }
 
 void Workers::enter_arena(void (*body)(const void*), const void* context) {
-  Arena& a = *arena_;
-  bool done = false;
-  try {
-    a.arena.execute([&] {
-      a.entered = true;
-      done = true;
-      body(context);
-    });
-  } catch (const std::exception&) {
-    if (!done) body(context);  // could not enter: each parallel_for tries by itself
-  }
-  a.entered = false;
+  const Arena::Visit visit(*arena_);
+  body(context);
 }
 
 }  // namespace ktc::exec

@@ -1,7 +1,8 @@
 // The workers of one executor and the only way in which it runs anything in parallel.
 //
 // Work is claimed dynamically: which worker runs which range is open, so whatever runs here must not let its result depend on
-// it. One thread at a time calls enter() and parallel_for().
+// it. One thread at a time calls enter() and parallel_for(); it is worker 0 and does all that no other worker comes to do. The
+// others are oneTBB workers that spin between the loops of a step and shortly after it (spin_region.h).
 #pragma once
 
 #include <cstddef>
@@ -33,11 +34,12 @@ class Workers {
   void parallel_for(std::size_t count, std::size_t grain, const Fn& fn) {
     if (count == 0) return;
     if (threads_ == 1 || count <= grain) return fn(std::size_t{0}, count);
-    run([](const void* context, std::size_t begin, std::size_t end) { (*static_cast<const Fn*>(context))(begin, end); }, &fn,
-        count, grain);
+    run([](const void* context, std::size_t begin, std::size_t end) noexcept { (*static_cast<const Fn*>(context))(begin, end); },
+        &fn, count, grain);
   }
 
-  // Runs fn() on this thread with the workers at hand: one entry per step makes each parallel_for inside it cheaper.
+  // Runs fn() on this thread with the workers at hand: they spin until it returns. One entry per step makes each parallel_for
+  // inside it cheaper. Nothing that takes long without a parallel_for belongs inside.
   template <typename Fn>
   void enter(const Fn& fn) {
     if (threads_ == 1) return fn();
@@ -46,7 +48,7 @@ class Workers {
 
  private:
   struct Arena;
-  using Body = void (*)(const void* context, std::size_t begin, std::size_t end);
+  using Body = void (*)(const void* context, std::size_t begin, std::size_t end) noexcept;
   Workers() = default;
   void run(Body body, const void* context, std::size_t count, std::size_t grain);
   void enter_arena(void (*body)(const void*), const void* context);

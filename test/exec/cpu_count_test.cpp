@@ -45,6 +45,16 @@ TEST_F(CpuCount, OnlyTheMaskCounts) {
   EXPECT_EQ(count(), 4);
 }
 
+TEST_F(CpuCount, CoresWithTheirCpus) {
+  four_cores_of_two();
+  mask("0-7");
+  EXPECT_THAT(usable_cores(system_.roots()),
+              ElementsAre(ElementsAre(0, 4), ElementsAre(1, 5), ElementsAre(2, 6), ElementsAre(3, 7)));
+  mask("6,1,2");
+  EXPECT_THAT(usable_cores(system_.roots()), ElementsAre(ElementsAre(1), ElementsAre(2, 6)));
+  EXPECT_EQ(cpu_quota(system_.roots()), std::nullopt);
+}
+
 TEST_F(CpuCount, NumberingWithHoles) {
   topology(0, "thread_siblings_list", "0,128");
   topology(128, "thread_siblings_list", "0,128");
@@ -96,6 +106,7 @@ TEST_F(CpuCount, NearestQuotaOfAnyGroupAround) {
   system_.put("sys/fs/cgroup/outer/inner/cpu.max", "600000 100000\n");
   system_.put("sys/fs/cgroup/outer/cpu.max", "200000 100000\n");
   EXPECT_EQ(count(), 2);
+  EXPECT_EQ(cpu_quota(system_.roots()), 2);
 }
 
 TEST_F(CpuCount, VersionOne) {

@@ -1,9 +1,12 @@
 #include "runtime/exec/parallel.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
-#include <set>
+#include <cstdio>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -57,7 +60,149 @@ TEST_P(Parallel, PhasesSeeEachOther) {
   for (std::size_t i = 0; i < kCount; ++i) ASSERT_EQ(a[i], i);
 }
 
+// Thousands of loops that are over before the others come, with counts around every edge of the cut.
+TEST_P(Parallel, ManyTinyLoops) {
+  std::vector<std::uint64_t> values(200);
+  std::uint64_t total = 0, expected = 0;
+  for (std::size_t step = 0; step < 20; ++step) {
+    workers_->enter([&] {
+      for (std::size_t i = 0; i < 500; ++i) {
+        const std::size_t count = (step + i * 13) % values.size(), grain = 1 + i % 9;
+        workers_->parallel_for(count, grain, [&](std::size_t begin, std::size_t end) {
+          for (std::size_t k = begin; k < end; ++k) values[k] = k + i;
+        });
+        for (std::size_t k = 0; k < count; ++k) total += values[k];
+        expected += count * i + (count == 0 ? 0 : count * (count - 1) / 2);
+      }
+    });
+  }
+  EXPECT_EQ(total, expected);
+}
+
+// Plain counters, one per worker: two ranges with the same index at once would show under the thread sanitizer, and as a loss.
+TEST_P(Parallel, IndexIsTheWorkers) {
+  struct alignas(64) Count {
+    std::size_t ranges = 0;
+  };
+  std::vector<Count> counts(static_cast<std::size_t>(GetParam()));
+  const auto loop = [&] {
+    workers_->parallel_for(1000, 1, [&](std::size_t, std::size_t) {
+      const int index = workers_->index();
+      ASSERT_GE(index, 0);
+      ASSERT_LT(index, GetParam());
+      ++counts[static_cast<std::size_t>(index)].ranges;
+    });
+  };
+  if (GetParam() == 1) return loop();  // all in one range
+  loop();
+  workers_->enter([&] {
+    EXPECT_EQ(workers_->index(), 0);
+    for (int i = 0; i < 20; ++i) loop();
+  });
+  std::size_t all = 0;
+  for (const Count& count : counts) all += count.ranges;
+  EXPECT_EQ(all, 21000u);
+}
+
+// The owner goes while its workers are still spinning or on their way.
+TEST_P(Parallel, EndsAtAnyTime) {
+  for (int i = 0; i < 50; ++i) {
+    auto workers = Workers::create(GetParam());
+    ASSERT_TRUE(workers.ok());
+    std::vector<int> values(64, 0);
+    (*workers)->parallel_for(i % 5 * 16, 1, [&](std::size_t begin, std::size_t end) {
+      for (std::size_t k = begin; k < end; ++k) values[k] = 1;
+    });
+    EXPECT_EQ(std::count(values.begin(), values.end(), 1), i % 5 * 16);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Threads, Parallel, testing::Values(1, 2, 3, 7));
+
+// Far more threads than CPUs: nobody may wait for a worker that has no CPU.
+TEST(ParallelThreads, MoreThreadsThanCpus) {
+  const int threads = 4 * static_cast<int>(std::max(1u, std::thread::hardware_concurrency())) + 1;
+  auto workers = Workers::create(threads);
+  ASSERT_TRUE(workers.ok());
+  std::vector<std::uint64_t> values(1000, 0);
+  for (int step = 0; step < 10; ++step) {
+    (*workers)->enter([&] {
+      for (int i = 0; i < 50; ++i)
+        (*workers)->parallel_for(values.size(), 10, [&](std::size_t begin, std::size_t end) {
+          for (std::size_t k = begin; k < end; ++k) values[k] += k;
+        });
+    });
+  }
+  for (std::size_t k = 0; k < values.size(); ++k) ASSERT_EQ(values[k], 500 * k);
+}
+
+double cpu_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+TEST(ParallelThreads, IdleWorkersSleep) {
+  for (const int threads : {2, 7}) {
+    auto workers = Workers::create(threads);
+    ASSERT_TRUE(workers.ok());
+    std::atomic<int> ran{0};
+    (*workers)->enter([&] { (*workers)->parallel_for(100, 1, [&](std::size_t, std::size_t) { ++ran; }); });
+    EXPECT_EQ(ran, 100);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    const double before = cpu_seconds();
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    EXPECT_LT(cpu_seconds() - before, 0.01 * 0.5) << threads;
+  }
+}
+
+// Printed for who wants to compare; a shared machine gives no time that could be asserted. A wide loop shows the cost of a second
+// worker: its ranges take long enough for others to claim some.
+TEST(ParallelThreads, TimePerLoop) {
+  constexpr int kLoops = 1000, kRounds = 21;
+  constexpr std::size_t kRanges = 4;
+  for (const int threads : {1, 2, 4}) {
+    auto workers = Workers::create(threads);
+    ASSERT_TRUE(workers.ok());
+    for (const int work : {1, 1000}) {
+      std::vector<std::uint64_t> values(kRanges * 64, 1);
+      std::atomic<std::uint64_t> ranges_of_others{0};
+      const auto loop = [&] {
+        (*workers)->parallel_for(kRanges, 1, [&](std::size_t begin, std::size_t end) {
+          for (std::size_t k = begin; k < end; ++k) {
+            std::uint64_t value = values[k * 64];
+            for (int i = 0; i < work; ++i) {  // each step waits for the one before
+              value ^= value << 13;
+              value ^= value >> 7;
+              value ^= value << 17;
+            }
+            values[k * 64] = value;
+          }
+          if ((*workers)->index() != 0) ranges_of_others.fetch_add(end - begin, std::memory_order_relaxed);
+        });
+      };
+      std::vector<double> times;
+      (*workers)->enter([&] {
+        const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(threads == 1 ? 0 : 200);
+        while (ranges_of_others == 0 && std::chrono::steady_clock::now() < deadline) loop();
+        ranges_of_others = 0;
+        for (int round = 0; round < kRounds; ++round) {
+          const auto start = std::chrono::steady_clock::now();
+          for (int i = 0; i < kLoops; ++i) loop();
+          times.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count() / kLoops);
+        }
+      });
+      std::sort(times.begin(), times.end());
+      std::printf("%d threads, %zu ranges of %4d steps: median %.2f us, least %.2f us a loop, %.0f %% of the ranges by others\n",
+                  threads, kRanges, work, times[kRounds / 2], times[0],
+                  100.0 * static_cast<double>(ranges_of_others) / (kRanges * kLoops * kRounds));
+      EXPECT_LE(ranges_of_others, kRanges * kLoops * kRounds);
+    }
+  }
+}
 
 // Ranges that wait for each other end only when as many threads as asked for run at once.
 TEST(ParallelThreads, SeveralWorkersReallyRun) {

@@ -1,0 +1,139 @@
+#include "runtime/exec/spin_region.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+namespace ktc::exec {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::microseconds;
+
+constexpr SpinPatience kShort{microseconds(5), microseconds(200)};
+
+template <typename Fn>
+void run(SpinRegion& region, std::size_t count, std::size_t grain, const Fn& fn) {
+  const auto body = [](const void* context, std::size_t begin, std::size_t end) noexcept {
+    (*static_cast<const Fn*>(context))(begin, end);
+  };
+  region.run(body, &fn, count, grain);
+}
+
+std::uint64_t sum_of_indices(SpinRegion& region, std::size_t count, std::size_t grain) {
+  std::vector<std::uint64_t> values(count, 0);
+  run(region, count, grain, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) values[i] += i;
+  });
+  std::uint64_t sum = 0;
+  for (const std::uint64_t value : values) sum += value;
+  return sum;
+}
+
+TEST(SpinRegion, CallerAloneFinishesWhatNobodyComesFor) {
+  SpinRegion region(8, kShort);
+  region.open();
+  int sent = 0;
+  while (region.reserve()) ++sent;  // all on their way, none will arrive
+  EXPECT_EQ(sent, 7);
+  for (std::size_t count = 2; count < 300; ++count)
+    ASSERT_EQ(sum_of_indices(region, count, 1 + count / 7), count * (count - 1) / 2);
+  EXPECT_EQ(region.index(), 0);
+  region.close();
+}
+
+TEST(SpinRegion, LateAttendantsTakePartInTheLoopThatRuns) {
+  SpinRegion region(3, kShort);
+  region.open();
+  ASSERT_TRUE(region.reserve());
+  std::thread late;
+  std::atomic<int> slot_seen{0};
+  run(region, 2, 1, [&](std::size_t begin, std::size_t) {
+    if (begin == 0) {  // the caller's; the thread that runs the other range starts only now
+      late = std::thread([&] { region.attend(2); });
+      while (slot_seen == 0) std::this_thread::yield();
+    } else {
+      slot_seen = region.index();
+    }
+  });
+  EXPECT_EQ(slot_seen, 2);
+  EXPECT_EQ(region.index(), 0);
+  region.close();
+  late.join();
+}
+
+// Attendants come and go at any time, also in the middle of a loop, and slots pass from thread to thread.
+TEST(SpinRegion, ComingAndGoing) {
+  constexpr int kThreads = 4;
+  SpinRegion region(kThreads, {microseconds(1), microseconds(0)});
+  std::atomic<bool> end{false};
+  std::atomic<int> visits{0}, ranges_of_others{0};
+  std::vector<std::thread> threads;
+  for (int slot = 1; slot < kThreads; ++slot)
+    threads.emplace_back([&, slot] {
+      while (!end) {
+        if (region.reserve()) region.attend(slot);
+        ++visits;
+        std::this_thread::yield();
+      }
+    });
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  const auto enough = [&] { return (visits >= 200 && ranges_of_others >= 200) || std::chrono::steady_clock::now() > deadline; };
+  for (std::size_t i = 0; i < 3000 || !enough(); ++i) {
+    if (i % 3 == 0) region.open();
+    const std::size_t count = 2 + i * 7 % 61;
+    ASSERT_EQ(sum_of_indices(region, count, 1 + i % 2 * (count / 5)), count * (count - 1) / 2);
+    run(region, 40, 2, [&](std::size_t, std::size_t) {
+      if (region.index() != 0) ++ranges_of_others;
+    });
+    if (i % 3 == 1) region.close();
+  }
+  EXPECT_GE(visits, 200);
+  EXPECT_GE(ranges_of_others, 200);
+  end = true;
+  region.retire();
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(SpinRegion, AttendantsOfAClosedRegionLeave) {
+  SpinRegion region(2, {microseconds(20), microseconds(1000)});
+  region.open();
+  ASSERT_TRUE(region.reserve());
+  EXPECT_FALSE(region.reserve());
+  std::atomic<bool> left{false};
+  std::thread thread([&] {
+    region.attend(1);
+    left = true;
+  });
+  std::this_thread::sleep_for(milliseconds(20));
+  EXPECT_FALSE(left);  // open: it stays, however long nothing is to do
+  region.close();
+  thread.join();
+  EXPECT_TRUE(left);
+  EXPECT_TRUE(region.reserve());  // and its place is free
+  region.unreserve();
+}
+
+TEST(SpinRegion, RetiredAttendantsLeaveAtOnce) {
+  SpinRegion region(2, {microseconds(20), std::chrono::hours(1)});
+  region.open();
+  ASSERT_TRUE(region.reserve());
+  std::thread thread([&] { region.attend(1); });
+  EXPECT_EQ(sum_of_indices(region, 100, 1), 4950u);
+  region.retire();
+  thread.join();  // not in an hour
+}
+
+TEST(SpinRegion, PatienceFitsTheMachine) {
+  const SpinPatience large = SpinPatience::fitting(16, 32), small = SpinPatience::fitting(2, 2);
+  const SpinPatience crowded = SpinPatience::fitting(3, 2);
+  EXPECT_EQ(large.spin, microseconds(100));
+  EXPECT_EQ(small.spin, microseconds(20));
+  EXPECT_LT(crowded.spin, small.spin);
+  for (const SpinPatience& patience : {large, small, crowded}) EXPECT_LE(patience.linger, microseconds(100));
+}
+
+}  // namespace
+}  // namespace ktc::exec
