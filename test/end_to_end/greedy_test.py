@@ -27,7 +27,7 @@ class Greedy(unittest.TestCase):
                 for key in ("load_seconds", "prefill_tokens_per_second", "decode_tokens_per_second", "peak_memory_bytes",
                             "threads"):
                     self.assertGreater(statistics[key], 0, key)
-                self.assertIn(statistics["isa"], ("scalar", "avx2", "avx512"))
+                self.assertIn(statistics["isa"], ("scalar", "avx2", "avx512", "avx512_vnni", "amx"))
 
     def test_text_on_standard_output(self):
         case = Setting.reference_json()["greedy"][0]
