@@ -104,13 +104,66 @@ void Account::claim(WeightSlot* slot, const WantedTensor& wanted) {
                                    show_shape(wanted.shape)));
   if (tensor.type == TensorType::other)
     return add_problem(
-        fmt::format("type of {}: found {}, expected BF16, F32 or F16", quote(wanted.name), checkpoint_.dtypes[index]));
+        fmt::format("type of {}: found {}, expected BF16, F32, F16 or F8_E4M3", quote(wanted.name), checkpoint_.dtypes[index]));
   if (slot->pieces.empty()) slot->type = tensor.type;
   if (slot->type != tensor.type)
     return add_problem(fmt::format("type of {}: found {}, expected {} like the other tensors of slot {}",
                                    quote(wanted.name), checkpoint_.dtypes[index],
                                    checkpoint_.dtypes[slot->pieces.front().tensor], slot->name));
-  slot->pieces.push_back({index, wanted.batch_begin, wanted.row_begin});
+  TensorPiece piece;
+  piece.tensor = index;
+  piece.batch_begin = wanted.batch_begin;
+  piece.row_begin = wanted.row_begin;
+  if (tensor.type == TensorType::f8_e4m3 && !claim_scales(&piece, *slot)) return;
+  slot->pieces.push_back(piece);
+}
+
+// What a tensor is stored in is said by the tensor itself, not by config.json: only those in FP8 have scales. Spellings:
+// NAME_scale_inv [ceil(rows / 128), ceil(columns / 128)], which multiplies in spite of its name; NAME_scale of the same
+// shape, or one per row [rows] or [rows, 1], or one for all [] or [1].
+bool Account::claim_scales(TensorPiece* piece, const WeightSlot& slot) {
+  constexpr std::uint64_t kBlock = 128;
+  const Tensor& tensor = checkpoint_.tensors[piece->tensor];
+  if (tensor.shape.size() != 2) {
+    add_problem(fmt::format("shape of {} in FP8: found {}, expected a matrix", quote(tensor.name), show_shape(tensor.shape)));
+    return false;
+  }
+  const std::uint64_t rows = tensor.shape[0], columns = tensor.shape[1];
+  const std::vector<std::uint64_t> blocks{(rows + kBlock - 1) / kBlock, (columns + kBlock - 1) / kBlock};
+  std::uint32_t scales = find(tensor.name + "_scale_inv");
+  const bool inverse = scales != kNoTensor;
+  if (!inverse) scales = find(tensor.name + "_scale");
+  if (scales == kNoTensor) {
+    missing_.push_back({tensor.name + "_scale_inv", fmt::format("missing {} {} (scales of an FP8 tensor of slot {})",
+                                                                quote(tensor.name + "_scale_inv"), show_shape(blocks), slot.name)});
+    return false;
+  }
+  const Tensor& found = checkpoint_.tensors[scales];
+  if (claimed_[scales]) {
+    add_problem(fmt::format("{} is asked for by two slots, the second is {}", quote(found.name), slot.name));
+    return false;
+  }
+  claimed_[scales] = true;
+  if (found.type != TensorType::f32) {
+    add_problem(fmt::format("type of {}: found {}, expected F32", quote(found.name), checkpoint_.dtypes[scales]));
+    return false;
+  }
+  piece->scales = scales;
+  using Shape = std::vector<std::uint64_t>;
+  if (found.shape == blocks) {
+    piece->scale_rows = piece->scale_columns = kBlock;
+  } else if (!inverse && (found.shape == Shape{rows} || found.shape == Shape{rows, 1})) {
+    piece->scale_rows = 1;
+    piece->scale_columns = columns;
+  } else if (!inverse && (found.shape.empty() || found.shape == Shape{1})) {
+    piece->scale_rows = rows;
+    piece->scale_columns = columns;
+  } else {
+    add_problem(fmt::format("misshapen {}: found {}, expected {} for blocks of 128 x 128", quote(found.name),
+                            show_shape(found.shape), show_shape(blocks)));
+    return false;
+  }
+  return true;
 }
 
 void Account::skip(std::uint32_t index, const std::string& reason) {

@@ -31,8 +31,8 @@ class Account {
 
   std::uint32_t find(std::string_view name) const;  // kNoTensor when the checkpoint has no such tensor
 
-  // Claims the tensors of the alternative that the checkpoint uses and fills slot->pieces and slot->type. Problems are
-  // collected; the slot is then incomplete and finish() fails.
+  // Claims the tensors of the alternative that the checkpoint uses and fills slot->pieces and slot->type; a tensor in FP8 brings
+  // the one with its scales. Problems are collected; the slot is then incomplete and finish() fails.
   void fill(WeightSlot* slot, const std::vector<std::vector<WantedTensor>>& alternatives);
   // Leaves a tensor out on purpose.
   void skip(std::uint32_t tensor, const std::string& reason);
@@ -47,6 +47,7 @@ class Account {
 
  private:
   void claim(WeightSlot* slot, const WantedTensor& wanted);
+  bool claim_scales(TensorPiece* piece, const WeightSlot& slot);
   void apply_skips();
   bool skips(const SkipSpec& skip, const std::string& name) const;
   Status report() const;

@@ -112,6 +112,7 @@ TensorType to_type(std::string_view dtype) {
   if (dtype == "BF16") return TensorType::bf16;
   if (dtype == "F32") return TensorType::f32;
   if (dtype == "F16") return TensorType::f16;
+  if (dtype == "F8_E4M3") return TensorType::f8_e4m3;
   return TensorType::other;
 }
 

@@ -153,6 +153,8 @@ Status ModelConfig::check_restricted(const Json& json) const {
       return std::any_of(key.supported.begin(), key.supported.end(),
                          [&](const Value& value) { return equals(item, value); });
     };
+    // a quantised checkpoint is told by its method; what each tensor is stored in, the tensor says itself
+    if (given->is_object() && given->contains("quant_method")) given = &(*given)["quant_method"];
     bool all = given->is_array() && !key.supported.empty() ? std::all_of(given->begin(), given->end(), served)
                                                            : served(*given);
     if (all) continue;

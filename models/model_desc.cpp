@@ -22,6 +22,7 @@ std::string_view to_string(TensorType type) {
     case TensorType::f32: return "f32";
     case TensorType::bf16: return "bf16";
     case TensorType::f16: return "f16";
+    case TensorType::f8_e4m3: return "f8_e4m3";
     case TensorType::other: return "other";
   }
   return "other";
@@ -32,6 +33,7 @@ int tensor_type_bytes(TensorType type) {
     case TensorType::f32: return 4;
     case TensorType::bf16: return 2;
     case TensorType::f16: return 2;
+    case TensorType::f8_e4m3: return 1;
     case TensorType::other: return 0;
   }
   return 0;

@@ -25,7 +25,8 @@ struct SourceLine {
 // ------------------------------------------------------------------------------------------------------ checkpoint tensors
 
 // Element types of checkpoint tensors that a family may use as they are. `other` occurs in skipped tensors only.
-enum class TensorType : std::uint8_t { f32, bf16, f16, other };
+// f8_e4m3 comes with scales in a tensor of their own (TensorPiece::scales).
+enum class TensorType : std::uint8_t { f32, bf16, f16, f8_e4m3, other };
 std::string_view to_string(TensorType type);
 int tensor_type_bytes(TensorType type);  // 0 for other
 
@@ -44,6 +45,9 @@ struct TensorPiece {
   std::uint32_t tensor;        // index in ModelDesc::tensors
   std::uint64_t batch_begin = 0;
   std::uint64_t row_begin = 0;
+  // f8_e4m3 alone: element [r, c] is code * scale[r / scale_rows, c / scale_columns], scales f32
+  std::uint32_t scales = UINT32_MAX;  // index in ModelDesc::tensors
+  std::uint64_t scale_rows = 0, scale_columns = 0;
 };
 
 // A weight as the model's mathematics knows it: [batch, rows, columns]. Vectors are [1, 1, columns].

@@ -44,7 +44,8 @@ bool has_only_bf16_matrices(const models::ModelDesc& model, const models::Module
   for (const SlotUse& use : slots_of(module)) {
     if (use.role == SlotRole::vector) continue;
     any = true;
-    if (model.slots[use.slot].type != models::TensorType::bf16) return false;
+    const models::TensorType type = model.slots[use.slot].type;
+    if (type != models::TensorType::bf16 && type != models::TensorType::f8_e4m3) return false;
   }
   return any;
 }

@@ -52,6 +52,7 @@ class Importer {
       case models::TensorType::f32: return builder_.getF32Type();
       case models::TensorType::bf16: return builder_.getBF16Type();
       case models::TensorType::f16: return builder_.getF16Type();
+      case models::TensorType::f8_e4m3: return mlir::Float8E4M3FNType::get(&context_);
       case models::TensorType::other: break;  // in skipped tensors only
     }
     return {};

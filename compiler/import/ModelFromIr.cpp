@@ -20,6 +20,7 @@ models::SourceLine lineOf(mlir::Location location) {
 
 models::TensorType typeOf(mlir::Type type) {
   if (type.isF32()) return models::TensorType::f32;
+  if (llvm::isa<mlir::Float8E4M3FNType>(type)) return models::TensorType::f8_e4m3;
   return type.isBF16() ? models::TensorType::bf16 : models::TensorType::f16;
 }
 

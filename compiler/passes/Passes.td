@@ -136,7 +136,6 @@ def TileCpu : Kt_Pass<"kt-tile-cpu"> {
     Option<"hGranule", "h-granule", "uint32_t", "64", "the same of the hidden value of a gated block">,
     Option<"thresholds", "thresholds", "bool", "true", "choose tile kernels; false: vector kernels alone">,
   ];
-  let statistics = [Statistic<"products", "products", "ops that multiply by panels">];
 }
 
 def VerifyTiled : Kt_Pass<"kt-verify-tiled"> {

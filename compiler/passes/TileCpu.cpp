@@ -20,7 +20,8 @@ struct TileCpu : impl::TileCpuBase<TileCpu> {
   void runOnOperation() override {
     Target read;
     if (!targetObject) {
-      auto loaded = target.empty() ? Expected<Target>(placement::host_target()) : placement::read_target(target.getValue());
+      auto loaded =
+          target.empty() ? Expected<Target>(placement::host_target()) : placement::read_target(target.getValue());
       if (!loaded.ok()) {
         mlir::emitError(mlir::UnknownLoc::get(&getContext())) << loaded.status().message();
         return signalPassFailure();
@@ -50,7 +51,6 @@ struct TileCpu : impl::TileCpuBase<TileCpu> {
       }
     }
     op->setAttr("tile", kt::TileAttr::get(&getContext(), xGranule, h, thresholds ? rows : 0));
-    ++products;
   }
 
   template <typename Op>

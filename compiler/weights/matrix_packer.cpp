@@ -1,10 +1,10 @@
 #include "compiler/weights/matrix_packer.h"
 
-#include <algorithm>
-
 #include <tbb/blocked_range.h>
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
+
+#include <algorithm>
 
 #include "compiler/weights/pack.h"
 #include "compiler/weights/pack_panel.h"
@@ -27,7 +27,8 @@ void MatrixPacker::begin() {
 }
 
 RowQuality MatrixPacker::add_row(const SourceRows& source, std::uint64_t from, std::uint64_t row) const {
-  const std::byte* data = source.data + from * source.row_stride * static_cast<std::uint64_t>(models::tensor_type_bytes(source.type));
+  const std::byte* data =
+      source.data + from * source.row_stride * static_cast<std::uint64_t>(models::tensor_type_bytes(source.type));
   if (!panels_) {
     pack_row(source.type, data, source.stride, job_.columns, job_.format, job_.packing,
              matrix_.data() + row * packed_row_bytes(job_.format, job_.packing, job_.columns));
@@ -57,9 +58,11 @@ void MatrixPacker::add(const SourceRows& source, std::uint64_t row, std::uint64_
   const std::uint64_t grain = std::max<std::uint64_t>(1, kElementsPerTask / job_.columns);
   // isolated: a worker that waits here must not begin another job, whose matrix would be one more in memory
   tbb::this_task_arena::isolate([&] {
-    tbb::parallel_for(tbb::blocked_range<std::uint64_t>(0, rows, grain), [&](const tbb::blocked_range<std::uint64_t>& range) {
-      for (std::uint64_t r = range.begin(); r < range.end(); ++r) rows_[r] = add_row(source, r, row + r);
-    });
+    tbb::parallel_for(tbb::blocked_range<std::uint64_t>(0, rows, grain),
+                      [&](const tbb::blocked_range<std::uint64_t>& range) {
+                        for (std::uint64_t r = range.begin(); r < range.end(); ++r)
+                          rows_[r] = add_row(source, r, row + r);
+                      });
   });
   for (const RowQuality& one : rows_) {
     quality_.squared_error += one.squared_error;

@@ -1,6 +1,6 @@
-// Packs one destination matrix after the other of a WeightJob, from rows as the checkpoint has them: converts or quantises,
-// and lays out. Rows of one call are packed in parallel; bytes and sums do not depend on how many threads there are.
-// Threading: one object belongs to one thread.
+// Packs one destination matrix after the other of a WeightJob, from rows as the checkpoint has them: converts or
+// quantises, and lays out. Rows of one call are packed in parallel; bytes and sums do not depend on how many threads
+// there are. Threading: one object belongs to one thread.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +40,7 @@ class MatrixPacker {
   std::span<std::byte> matrix_;
   std::optional<PanelLayout> panels_;  // nullopt: row_major
   RowQuality quality_;
-  std::vector<RowQuality> rows_;       // of one call, to be summed in order
+  std::vector<RowQuality> rows_;  // of one call, to be summed in order
 };
 
 }  // namespace ktc::compiler

@@ -15,6 +15,16 @@ float f16_to_f32(std::uint16_t half) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) | sign);
 }
 
+// 1 sign, 4 exponent (bias 7), 3 mantissa; no infinities, all ones is no number.
+float e4m3_to_f32(std::uint8_t code) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(code & 0x80u) << 24;
+  const std::uint32_t exponent = (code >> 3) & 0xfu, mantissa = code & 0x7u;
+  if (exponent == 0xf && mantissa == 7) return std::bit_cast<float>(sign | 0x7fc00000u);
+  if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 120) << 23) | (mantissa << 20));
+  const float magnitude = static_cast<float>(mantissa) * 0x1p-9f;
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) | sign);
+}
+
 }  // namespace
 
 float load_element(models::TensorType type, const std::byte* data, std::uint64_t index) {
@@ -23,6 +33,7 @@ float load_element(models::TensorType type, const std::byte* data, std::uint64_t
     std::memcpy(&value, data + index * 4, 4);
     return value;
   }
+  if (type == models::TensorType::f8_e4m3) return e4m3_to_f32(std::to_integer<std::uint8_t>(data[index]));
   std::uint16_t bits;
   std::memcpy(&bits, data + index * 2, 2);
   return type == models::TensorType::bf16 ? bf16_to_f32(bits) : f16_to_f32(bits);

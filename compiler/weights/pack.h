@@ -10,7 +10,7 @@
 
 namespace ktc::compiler {
 
-// Element `index` of a checkpoint buffer as f32: exact for all three types.
+// Element `index` of a checkpoint buffer as f32: exact for all types. FP8: the code alone, without its scale.
 float load_element(models::TensorType type, const std::byte* data, std::uint64_t index);
 
 // `count` elements from `data` on, `stride` elements apart, as f32.

@@ -32,14 +32,14 @@ void pack_bytes(const PanelLayout& layout, const std::uint8_t* codes, std::uint8
     std::byte* at = panel + layout.block_offset(k / kBlockColumns, place.block) + k % kBlockColumns / 4 * kRowBytes +
                     place.lane * 4;
     const std::uint64_t n = std::min<std::uint64_t>(4, layout.columns - k);
-    for (std::uint64_t i = 0; i < n; ++i) at[i] = static_cast<std::byte>(static_cast<std::uint8_t>(codes[k + i] + offset));
+    for (std::uint64_t i = 0; i < n; ++i)
+      at[i] = static_cast<std::byte>(static_cast<std::uint8_t>(codes[k + i] + offset));
   }
 }
 
-void pack_nibbles(const PanelLayout& layout, const std::int8_t* codes, std::byte* panel, const PanelLayout::Place& place) {
-  const auto nibble = [&](std::uint64_t k) {
-    return static_cast<unsigned>(k < layout.columns ? codes[k] + 8 : 8);
-  };
+void pack_nibbles(const PanelLayout& layout, const std::int8_t* codes, std::byte* panel,
+                  const PanelLayout::Place& place) {
+  const auto nibble = [&](std::uint64_t k) { return static_cast<unsigned>(k < layout.columns ? codes[k] + 8 : 8); };
   for (std::uint64_t kb = 0; kb < layout.k_blocks; ++kb) {
     std::byte* block = panel + layout.block_offset(kb, place.block);
     for (std::uint64_t k = 0; k < kBlockColumns / 2; ++k) {
@@ -80,7 +80,8 @@ void pack_panel_fp8(const PanelLayout& layout, std::uint64_t row, const std::uin
   pack_bytes(layout, codes, 0, panel, place);
 }
 
-void pack_panel_bf16(const PanelLayout& layout, std::uint64_t row, const std::uint16_t* values, std::span<std::byte> matrix) {
+void pack_panel_bf16(const PanelLayout& layout, std::uint64_t row, const std::uint16_t* values,
+                     std::span<std::byte> matrix) {
   const PanelLayout::Place place = layout.place_of(row);
   std::byte* panel = panel_of(layout, matrix, place);
   for (std::uint64_t k = 0; k < layout.columns; ++k) {

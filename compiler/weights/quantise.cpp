@@ -7,16 +7,16 @@
 namespace ktc::compiler {
 namespace {
 
-constexpr std::size_t kLanes = 8;          // sums go over lanes, so that vector width does not change them
-constexpr std::size_t kAbortStep = 256;    // a candidate is given up after so many weights when it cannot win any more
-constexpr float kRounder = 12582912.0f;    // 1.5 * 2^23: adding and subtracting it rounds |x| < 2^22 to nearest even
+constexpr std::size_t kLanes = 8;        // sums go over lanes, so that vector width does not change them
+constexpr std::size_t kAbortStep = 256;  // a candidate is given up after so many weights when it cannot win any more
+constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: adding and subtracting it rounds |x| < 2^22 to nearest even
 
 // What the search of one group needs.
 struct Group {
   const float* w;
   const float* importance;  // null: all 1
   std::size_t n;
-  float most;               // largest code
+  float most;  // largest code
   bool bf16_scale;
 };
 
@@ -24,7 +24,9 @@ float rounded_scale(const Group& group, float scale) {
   return group.bf16_scale ? bf16_to_f32(f32_to_bf16(scale)) : scale;
 }
 
-bool usable(float scale) { return scale >= FLT_MIN && scale <= FLT_MAX; }
+bool usable(float scale) {
+  return scale >= FLT_MIN && scale <= FLT_MAX;
+}
 
 float code_of(float w, float inverse, float most) {
   const float bounded = std::min(std::max(w * inverse, -most), most);
@@ -76,8 +78,8 @@ float least_squares_scale(const Group& group, float scale) {
   return b > 0 ? static_cast<float>(a / b) : 0.0f;
 }
 
-// Error grows as the square of the scale where nothing is cut, so int8 gains little below 0.8; a row of int4 with outliers
-// gains down to a third.
+// Error grows as the square of the scale where nothing is cut, so int8 gains little below 0.8; a row of int4 with
+// outliers gains down to a third.
 float search(const Group& group, float plain) {
   const bool wide = group.most > static_cast<float>(kMostCodeInt4);
   const float step = wide ? 0.015f : 0.025f, least = wide ? 0.7f : 0.3f;
@@ -92,7 +94,8 @@ float search(const Group& group, float plain) {
     best_error = error;
     return true;
   };
-  for (int i = 1; 1.0f - static_cast<float>(i) * step >= least; ++i) consider(plain * (1.0f - static_cast<float>(i) * step));
+  for (int i = 1; 1.0f - static_cast<float>(i) * step >= least; ++i)
+    consider(plain * (1.0f - static_cast<float>(i) * step));
   for (int round = 0; round < 4; ++round) {
     if (!consider(least_squares_scale(group, best))) break;
   }

@@ -1,12 +1,12 @@
 // Rounds rows of f32 to integer codes with a scale per row or per group of input features. Pure functions; no files.
 //
-// A weight w of a group with scale s becomes code c = round(w / s), to nearest even, cut to -127..127 (int8) or -7..7 (int4);
-// it decodes to c * s. Without a search s = amax / 127 or amax / 7. The search shrinks s where that lowers the squared error
-// of the group, sum of importance_k * (w_k - c_k * s)^2: large weights are cut, and the many small ones get a finer grid.
-// Candidates: ratios of amax on a grid, then the least-squares scale of the best one's codes, repeated while that helps. The
-// ratio 1 is always a candidate, so no group is worse than plain rounding. int4 groups keep their scales in bf16: a candidate
-// is rounded first, and codes belong to the rounded scale.
-// Deterministic to the bit: no fused operations, sums in a fixed order of lanes.
+// A weight w of a group with scale s becomes code c = round(w / s), to nearest even, cut to -127..127 (int8) or -7..7
+// (int4); it decodes to c * s. Without a search s = amax / 127 or amax / 7. The search shrinks s where that lowers the
+// squared error of the group, sum of importance_k * (w_k - c_k * s)^2: large weights are cut, and the many small ones
+// get a finer grid. Candidates: ratios of amax on a grid, then the least-squares scale of the best one's codes,
+// repeated while that helps. The ratio 1 is always a candidate, so no group is worse than plain rounding. int4 groups
+// keep their scales in bf16: a candidate is rounded first, and codes belong to the rounded scale. Deterministic to the
+// bit: no fused operations, sums in a fixed order of lanes.
 #pragma once
 
 #include <cstddef>
@@ -19,16 +19,16 @@
 namespace ktc::compiler {
 
 struct QuantiseSpec {
-  Format format = Format::int8;     // int8 or int4
-  std::uint32_t group = 0;          // input features per scale; 0: one scale for the row
-  bool clip_search = true;          // false: plain rounding
+  Format format = Format::int8;  // int8 or int4
+  std::uint32_t group = 0;       // input features per scale; 0: one scale for the row
+  bool clip_search = true;       // false: plain rounding
 };
 
 // Sums over one row, without importance: for relative errors ||w - wq|| / ||w||.
 struct RowQuality {
   double squared_error = 0;
   double squared_norm = 0;
-  bool finite = true;               // false: a weight is NaN or infinite; codes and scales mean nothing then
+  bool finite = true;  // false: a weight is NaN or infinite; codes and scales mean nothing then
 };
 
 constexpr int kMostCodeInt8 = 127;

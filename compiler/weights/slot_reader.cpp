@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "compiler/weights/pack.h"
+
 namespace ktc::compiler {
 namespace {
 
@@ -30,20 +32,26 @@ Status read_exactly(int descriptor, std::span<std::byte> out, std::uint64_t offs
 
 }  // namespace
 
+models::TensorType SlotReader::row_type(const models::WeightSlot& slot) {
+  return slot.type == models::TensorType::f8_e4m3 ? models::TensorType::f32 : slot.type;
+}
+
 Expected<std::unique_ptr<SlotReader>> SlotReader::open(const models::ModelDesc& model) {
   std::unique_ptr<SlotReader> reader(new SlotReader(model));
   reader->descriptors_.assign(model.shards.size(), -1);
   for (const models::WeightSlot& slot : model.slots)
-    for (const models::TensorPiece& piece : slot.pieces) {
-      int& descriptor = reader->descriptors_[model.tensors[piece.tensor].shard];
-      if (descriptor >= 0) continue;
-      const std::filesystem::path& path = model.shards[model.tensors[piece.tensor].shard];
-      descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-      if (descriptor < 0)
-        return make_error(StatusCode::io_error,
-                          {.place = path.string(), .what = "cannot open shard", .found = std::strerror(errno)});
-      posix_fadvise(descriptor, 0, 0, POSIX_FADV_SEQUENTIAL);
-    }
+    for (const models::TensorPiece& piece : slot.pieces)
+      for (const std::uint32_t tensor : {piece.tensor, piece.scales}) {
+        if (tensor == UINT32_MAX) continue;
+        int& descriptor = reader->descriptors_[model.tensors[tensor].shard];
+        if (descriptor >= 0) continue;
+        const std::filesystem::path& path = model.shards[model.tensors[tensor].shard];
+        descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+        if (descriptor < 0)
+          return make_error(StatusCode::io_error,
+                            {.place = path.string(), .what = "cannot open shard", .found = std::strerror(errno)});
+        posix_fadvise(descriptor, 0, 0, POSIX_FADV_SEQUENTIAL);
+      }
   return reader;
 }
 
@@ -52,10 +60,32 @@ SlotReader::~SlotReader() {
     if (descriptor >= 0) ::close(descriptor);
 }
 
+// One rounding, of the product: codes and scales are exact.
+Status SlotReader::read_fp8(const models::TensorPiece& piece, std::uint64_t columns, std::uint64_t row, std::uint64_t rows,
+                            std::span<std::byte> out) const {
+  const models::Tensor &codes = model_.tensors[piece.tensor], &scales = model_.tensors[piece.scales];
+  std::vector<std::byte> bytes(rows * columns);
+  KTC_RETURN_IF_ERROR(read_exactly(descriptors_[codes.shard], bytes, codes.offset + row * columns,
+                                   model_.shards[codes.shard].string()));
+  const std::uint64_t per_row = (columns + piece.scale_columns - 1) / piece.scale_columns;
+  const std::uint64_t first = row / piece.scale_rows, last = (row + rows - 1) / piece.scale_rows;
+  std::vector<float> factors((last - first + 1) * per_row);
+  KTC_RETURN_IF_ERROR(read_exactly(descriptors_[scales.shard], std::as_writable_bytes(std::span(factors)),
+                                   scales.offset + first * per_row * 4, model_.shards[scales.shard].string()));
+  for (std::uint64_t r = 0; r < rows; ++r) {
+    const float* factor = factors.data() + ((row + r) / piece.scale_rows - first) * per_row;
+    for (std::uint64_t c = 0; c < columns; ++c) {
+      const float value = load_element(models::TensorType::f8_e4m3, bytes.data(), r * columns + c) * factor[c / piece.scale_columns];
+      std::memcpy(out.data() + (r * columns + c) * 4, &value, 4);
+    }
+  }
+  return {};
+}
+
 Status SlotReader::read_rows(std::uint32_t slot_index, std::uint64_t batch, std::uint64_t row, std::uint64_t rows,
                              std::span<std::byte> out) const {
   const models::WeightSlot& slot = model_.slots[slot_index];
-  const std::uint64_t row_bytes = slot.columns * static_cast<std::uint64_t>(models::tensor_type_bytes(slot.type));
+  const std::uint64_t row_bytes = slot.columns * static_cast<std::uint64_t>(models::tensor_type_bytes(row_type(slot)));
   std::uint64_t done = 0;
   while (done < rows) {
     const std::uint64_t at = row + done;
@@ -69,6 +99,12 @@ Status SlotReader::read_rows(std::uint32_t slot_index, std::uint64_t batch, std:
       if (at < piece.row_begin || at >= piece.row_begin + piece_rows) continue;
       const std::uint64_t inside = at - piece.row_begin;
       const std::uint64_t take = std::min(rows - done, piece_rows - inside);
+      if (slot.type == models::TensorType::f8_e4m3) {
+        KTC_RETURN_IF_ERROR(read_fp8(piece, slot.columns, inside, take, out.subspan(done * row_bytes, take * row_bytes)));
+        done += take;
+        found = true;
+        break;
+      }
       const std::uint64_t offset = tensor.offset + ((batch - piece.batch_begin) * piece_rows + inside) * row_bytes;
       KTC_RETURN_IF_ERROR(read_exactly(descriptors_[tensor.shard], out.subspan(done * row_bytes, take * row_bytes), offset,
                                        model_.shards[tensor.shard].string()));

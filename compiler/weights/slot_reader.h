@@ -21,12 +21,17 @@ class SlotReader {
   SlotReader(const SlotReader&) = delete;
   SlotReader& operator=(const SlotReader&) = delete;
 
-  // Rows [row, row + rows) of matrix `batch` of a slot, in the slot's type, contiguous. `out` has the exact size.
+  // The type in which rows of a slot are handed out: its own, but f32 for FP8, whose codes mean nothing without scales.
+  static models::TensorType row_type(const models::WeightSlot& slot);
+
+  // Rows [row, row + rows) of matrix `batch` of a slot, in row_type, contiguous. `out` has the exact size.
   Status read_rows(std::uint32_t slot, std::uint64_t batch, std::uint64_t row, std::uint64_t rows,
                    std::span<std::byte> out) const;
 
  private:
   explicit SlotReader(const models::ModelDesc& model) : model_(model) {}
+  Status read_fp8(const models::TensorPiece& piece, std::uint64_t columns, std::uint64_t row, std::uint64_t rows,
+                  std::span<std::byte> out) const;
   const models::ModelDesc& model_;
   std::vector<int> descriptors_;  // by shard, -1: not needed
 };

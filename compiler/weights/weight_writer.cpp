@@ -70,14 +70,14 @@ Status fill_block(const Block& block, MatrixPacker& packer, const models::ModelD
                   std::vector<std::byte>& scratch) {
   const RecipePiece& piece = *block.piece;
   const models::WeightSlot& slot = model.slots[piece.slot];
-  const std::uint64_t element = static_cast<std::uint64_t>(models::tensor_type_bytes(slot.type));
+  const std::uint64_t element = static_cast<std::uint64_t>(models::tensor_type_bytes(SlotReader::row_type(slot)));
   const std::uint64_t source_row = slot.columns * element;
   if (piece.transpose) {
     const std::uint64_t span = (piece.rows - 1) * piece.row_step + 1;
     scratch.resize(span * source_row);
     KTC_RETURN_IF_ERROR(reader.read_rows(piece.slot, block.src_batch, block.src_row, span, scratch));
     // destination columns walk down the source rows
-    packer.add({slot.type, scratch.data(), /*row_stride=*/1, /*stride=*/piece.row_step * slot.columns}, block.dst_row,
+    packer.add({SlotReader::row_type(slot), scratch.data(), /*row_stride=*/1, /*stride=*/piece.row_step * slot.columns}, block.dst_row,
                slot.columns);
     return {};
   }
@@ -89,7 +89,7 @@ Status fill_block(const Block& block, MatrixPacker& packer, const models::ModelD
     scratch.resize(span * source_row);
     KTC_RETURN_IF_ERROR(
         reader.read_rows(piece.slot, block.src_batch, block.src_row + row * piece.row_step, span, scratch));
-    packer.add({slot.type, scratch.data(), piece.row_step * slot.columns, 1}, block.dst_row + row, rows);
+    packer.add({SlotReader::row_type(slot), scratch.data(), piece.row_step * slot.columns, 1}, block.dst_row + row, rows);
   }
   return {};
 }

@@ -11,7 +11,7 @@ include "dialects/kt/KtInterfaces.td"
 class Kt_SymbolOp<string mnemonic, list<Trait> traits = []>
     : Op<Kt_Dialect, mnemonic, traits # [Symbol, HasParent<"::mlir::ModuleOp">]>;
 
-def Kt_CheckpointType : TypeAttrOf<AnyTypeOf<[F32, BF16, F16]>>;
+def Kt_CheckpointType : TypeAttrOf<AnyTypeOf<[F32, BF16, F16, F8E4M3FN]>>;
 def Kt_PositiveI64 : ConfinedAttr<I64Attr, [IntPositive]>;
 
 def Kt_WeightOp : Kt_SymbolOp<"weight"> {

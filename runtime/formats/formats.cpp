@@ -92,6 +92,7 @@ bool takes_packing(Format format, Packing packing) {
 std::optional<std::uint64_t> packed_bytes(Format format, Packing packing, std::uint64_t batch, std::uint64_t rows,
                                           std::uint64_t columns, std::uint32_t group) {
   std::uint64_t total = 0;
+  if (!takes_packing(format, packing)) return std::nullopt;
   if (packing == Packing::row_major) {
     if (group != 0 || columns > (std::uint64_t{1} << 48)) return std::nullopt;  // keeps packed_row_bytes free of overflow
     if (!multiply(packed_row_bytes(format, packing, columns), rows, total)) return std::nullopt;

@@ -26,7 +26,8 @@ inline DecodedElement decode_place(const PanelLayout& layout, std::span<const st
     std::memcpy(&bits, p, 2);
     return bf16_to_f32(bits);
   };
-  if (layout.format == Format::bf16) return {bf16(data + ((inner / 32 * 16 + inner % 32 / 2) * 16 + lane) * 4 + inner % 2 * 2), 0, 0};
+  if (layout.format == Format::bf16)
+    return {bf16(data + ((inner / 32 * 16 + inner % 32 / 2) * 16 + lane) * 4 + inner % 2 * 2), 0, 0};
   int code = 0;
   if (layout.format == Format::int8) {
     code = byte((inner / 4 * 16 + lane) * 4 + inner % 4) - 128;
@@ -36,12 +37,15 @@ inline DecodedElement decode_place(const PanelLayout& layout, std::span<const st
   }
   const std::byte* scales = at + layout.scale_offset(layout.group == 0 ? 0 : k / layout.group, block);
   float scale;
-  if (layout.scale_bytes == 4) std::memcpy(&scale, scales + lane * 4, 4);
-  else scale = bf16(scales + lane * 2);
+  if (layout.scale_bytes == 4)
+    std::memcpy(&scale, scales + lane * 4, 4);
+  else
+    scale = bf16(scales + lane * 2);
   return {static_cast<float>(code) * scale, code, scale};
 }
 
-inline DecodedElement decode_panel(const PanelLayout& layout, std::span<const std::byte> matrix, std::uint64_t row, std::uint64_t k) {
+inline DecodedElement decode_panel(const PanelLayout& layout, std::span<const std::byte> matrix, std::uint64_t row,
+                                   std::uint64_t k) {
   const PanelLayout::Place place = layout.place_of(row);
   return decode_place(layout, matrix, place.panel, place.block, place.lane, k);
 }

@@ -33,7 +33,8 @@ Rounded rounded(const std::vector<float>& row, const QuantiseSpec& spec, const s
   return out;
 }
 
-double weighted_error(const std::vector<float>& row, const Rounded& r, std::size_t group, const std::vector<float>& importance = {}) {
+double weighted_error(const std::vector<float>& row, const Rounded& r, std::size_t group,
+                      const std::vector<float>& importance = {}) {
   double sum = 0;
   for (std::size_t i = 0; i < row.size(); ++i) {
     const double d = double(row[i]) - double(r.codes[i]) * double(r.scales[group == 0 ? 0 : i / group]);
@@ -76,7 +77,8 @@ TEST(Quantise, CodesAreTheNearestOnesForTheirScale) {
   }
 }
 
-// Every bf16 from a sixteenth of amax / 7 to amax / 5 (the largest weight may round to 6, too), against the search's grid and least squares.
+// Every bf16 from a sixteenth of amax / 7 to amax / 5 (the largest weight may round to 6, too), against the search's
+// grid and least squares.
 TEST(Quantise, TheSearchComesCloseToEveryScaleThatBf16Has) {
   double ours = 0, best = 0, plain = 0;
   for (unsigned seed = 0; seed < 60; ++seed) {
@@ -120,7 +122,8 @@ TEST(Quantise, ImportanceMovesTheErrorToWhatMattersLess) {
   const std::vector<float> row = normal_row(64, 5, 0.2f);
   std::vector<float> importance(64, 1.0f);
   importance[64 / 3] = 0.0f;  // the outlier does not matter at all
-  const Rounded with = rounded(row, {Format::int4, 64, true}, importance), without = rounded(row, {Format::int4, 64, true});
+  const Rounded with = rounded(row, {Format::int4, 64, true}, importance),
+                without = rounded(row, {Format::int4, 64, true});
   EXPECT_LT(weighted_error(row, with, 64, importance), 0.7 * weighted_error(row, without, 64, importance));
   EXPECT_LT(with.scales[0], without.scales[0]);
 }
@@ -161,14 +164,17 @@ TEST(PackPanel, EveryElementStandsWhereTheLayoutSaysAndPaddingIsZero) {
   for (const Format format : {Format::int8, Format::int4})
     for (const std::uint32_t group : {0u, 32u, 64u, 128u})
       for (const bool paired : {false, true})
-        for (const auto& [rows, columns] : {std::pair<std::uint64_t, std::uint64_t>{34, 100}, {2, 1}, {64, 128}, {46, 193}}) {
+        for (const auto& [rows, columns] :
+             {std::pair<std::uint64_t, std::uint64_t>{34, 100}, {2, 1}, {64, 128}, {46, 193}}) {
           const auto layout = panel_layout(format, group, paired, rows, columns);
           if (!layout) continue;
           std::vector<std::byte> matrix(layout->matrix_bytes, std::byte{0x5a});
           clear_panels(*layout, matrix);
           const int most = format == Format::int8 ? 127 : 7;
           const std::size_t scales = group == 0 ? 1 : (columns + group - 1) / group;
-          auto code = [&](std::uint64_t r, std::uint64_t k) { return static_cast<int>((r * 31 + k * 7) % (2 * most + 1)) - most; };
+          auto code = [&](std::uint64_t r, std::uint64_t k) {
+            return static_cast<int>((r * 31 + k * 7) % (2 * most + 1)) - most;
+          };
           auto scale = [&](std::uint64_t r, std::size_t g) { return static_cast<float>(1 + r + 100 * g); };
           for (std::uint64_t r = 0; r < rows; ++r) {
             std::vector<std::int8_t> codes(columns);
@@ -209,7 +215,8 @@ TEST(PackPanel, Bf16AndFp8KeepTheirBits) {
   }
   for (std::uint64_t r = 0; r < 36; ++r)
     for (std::uint64_t k = 0; k < 128; ++k)
-      EXPECT_EQ(decode_panel(bf16, matrix, r, k).value, k < 70 ? bf16_to_f32(f32_to_bf16(static_cast<float>(r * 100 + k))) : 0.0f);
+      EXPECT_EQ(decode_panel(bf16, matrix, r, k).value,
+                k < 70 ? bf16_to_f32(f32_to_bf16(static_cast<float>(r * 100 + k))) : 0.0f);
 
   const auto fp8 = *panel_layout(Format::fp8, 128, false, 33, 130);
   matrix.assign(fp8.matrix_bytes, std::byte{0xff});
@@ -220,7 +227,8 @@ TEST(PackPanel, Bf16AndFp8KeepTheirBits) {
   pack_panel_fp8(fp8, 32, codes.data(), scales, matrix);
   const std::byte* panel = matrix.data() + fp8.panel_bytes;
   for (std::size_t k = 0; k < 130; ++k)
-    EXPECT_EQ(std::to_integer<int>(panel[fp8.block_offset(k / 64, 0) + k % 64 / 4 * 64 + k % 4]), static_cast<int>(k) + 1);
+    EXPECT_EQ(std::to_integer<int>(panel[fp8.block_offset(k / 64, 0) + k % 64 / 4 * 64 + k % 4]),
+              static_cast<int>(k) + 1);
   float second;
   std::memcpy(&second, panel + fp8.scale_offset(1, 0), 4);
   EXPECT_EQ(second, 3.0f);

@@ -304,6 +304,46 @@ TEST_F(WeightsTest, AWeightThatIsNoNumberIsNamed) {
             "download the checkpoint again, or give this module weights: native");
 }
 
+// Codes and scales of an FP8 tensor lie in the shards like any other; blocks are cut at its edges.
+TEST_F(WeightsTest, Fp8DecodesWithTheScaleOfItsBlock) {
+  constexpr std::uint64_t kRows = 130, kColumns = 200;
+  const std::uint32_t other = add_tensor({3, 4}, 0);  // so that nothing begins at byte 0
+  (void)other;
+  const std::uint64_t codes_at = data_[0].size() * 2;
+  std::vector<std::uint8_t> codes(kRows * kColumns);
+  for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::uint8_t>(i * 7 % 127);  // 0x7f is no number
+  const float scales[2][2] = {{0.5f, 2.0f}, {0.25f, 3.0f}};
+  std::vector<std::byte> bytes(codes.size() + sizeof scales);
+  std::memcpy(bytes.data(), codes.data(), codes.size());
+  std::memcpy(bytes.data() + codes.size(), scales, sizeof scales);
+  for (std::size_t i = 0; i < bytes.size(); i += 2) {
+    std::uint16_t word;
+    std::memcpy(&word, bytes.data() + i, 2);
+    data_[0].push_back(word);
+  }
+  model_.tensors.push_back({"q", TensorType::f8_e4m3, {kRows, kColumns}, 0, codes_at, codes.size()});
+  model_.tensors.push_back({"q_scale_inv", TensorType::f32, {2, 2}, 0, codes_at + codes.size(), sizeof scales});
+  models::TensorPiece piece;
+  piece.tensor = 1;
+  piece.scales = 2;
+  piece.scale_rows = piece.scale_columns = 128;
+  const std::uint32_t slot = add_slot("q", 1, kRows, kColumns, {piece});
+  model_.slots[slot].type = TensorType::f8_e4m3;
+  const auto value = [&](std::uint64_t r, std::uint64_t c) {
+    const int code = codes[r * kColumns + c], exponent = code >> 3, mantissa = code & 7;
+    const double magnitude = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+    return static_cast<float>(magnitude) * scales[r / 128][c / 128];
+  };
+  const WeightJob wide = job("wide", 1, kRows, kColumns, Format::f32, {{.slot = slot, .rows = kRows}});
+  const WeightJob turned = job("turned", 1, kColumns, 3, Format::f32, {{.slot = slot, .src_row = 127, .rows = 3, .transpose = true}},
+                               wide.bytes);
+  const std::vector<std::byte> file = write({wide, turned});
+  for (std::uint64_t r = 0; r < kRows; ++r)
+    for (std::uint64_t c = 0; c < kColumns; ++c) EXPECT_EQ(packed(file, wide, 0, r, c), value(r, c)) << r << ", " << c;
+  for (std::uint64_t c = 0; c < kColumns; ++c)
+    for (std::uint64_t r = 0; r < 3; ++r) EXPECT_EQ(packed(file, turned, 0, c, r), value(127 + r, c));
+}
+
 TEST_F(WeightsTest, AJournalOfOtherWeightsIsNotTrusted) {
   const std::uint32_t tensor = add_tensor({2, 4}, 0);
   const std::uint32_t slot = add_slot("s", 1, 2, 4, {{tensor, 0, 0}});
@@ -346,6 +386,18 @@ TEST_F(WeightsTest, AShardThatShrinksIsAnErrorThatNamesIt) {
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.status().message(), model_.shards[0].string() +
             ": the file became shorter while it was read: found end at byte 10, expected 14 bytes more; download the file again");
+}
+
+TEST(Pack, Fp8DecodesExactly) {
+  auto f8 = [](std::uint8_t code) { return load_element(TensorType::f8_e4m3, reinterpret_cast<const std::byte*>(&code), 0); };
+  EXPECT_EQ(f8(0x38), 1.0f);
+  EXPECT_EQ(f8(0xc2), -2.5f);
+  EXPECT_EQ(f8(0x7e), 448.0f);
+  EXPECT_EQ(f8(0x01), 0x1p-9f);
+  EXPECT_EQ(f8(0x87), -7 * 0x1p-9f);
+  EXPECT_EQ(f8(0x08), 0x1p-6f);
+  EXPECT_TRUE(std::signbit(f8(0x80)) && f8(0x80) == 0.0f);
+  EXPECT_TRUE(std::isnan(f8(0x7f)) && std::isnan(f8(0xff)));
 }
 
 TEST(Pack, HalfPrecisionDecodesExactly) {

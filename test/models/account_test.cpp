@@ -255,17 +255,85 @@ TEST(Account, UnknownMisshapenAndWrongType) {
   FakeCheckpoint c = make_qwen3_moe();
   c.rename("model.norm.weight", "model.nrom.weight");
   c.at("model.layers.0.self_attn.q_proj.weight").shape = {48, 48};
-  c.at("model.layers.0.self_attn.k_proj.weight").dtype = "F8_E4M3";
+  c.at("model.layers.0.self_attn.k_proj.weight").dtype = "F8_E5M2";
   c.at("model.layers.1.mlp.experts.3.up_proj.weight").dtype = "F32";
   EXPECT_EQ(read(c).error,
             "M: 5 of the checkpoint's tensors do not fit family qwen3_moe: missing 'model.norm.weight' [48] (slot "
             "model.norm.weight); misshapen 'model.layers.0.self_attn.q_proj.weight': found [48, 48], expected [64, "
             "48]; type of "
-            "'model.layers.0.self_attn.k_proj.weight': found F8_E4M3, expected BF16, F32 or F16; type of "
+            "'model.layers.0.self_attn.k_proj.weight': found F8_E5M2, expected BF16, F32, F16 or F8_E4M3; type of "
             "'model.layers.1.mlp.experts.3.up_proj.weight': found F32, expected BF16 like the other tensors of slot "
             "model.layers.1.mlp.experts.gate_up; unknown 'model.nrom.weight' [48] (did you mean 'model.norm.weight'?); "
             "config.json "
             "and tensors must describe the same model");
+}
+
+// Experts, shared expert and attention in FP8 with blocks of 128, as released; router, norms, embedding and head in BF16.
+FakeCheckpoint fp8_checkpoint() {
+  FakeCheckpoint c = make_deepseek_v3({.hidden = 160, .kv_rank = 144, .intermediate = 130});
+  for (auto& tensor : std::vector(c.tensors)) {
+    const bool matrix = tensor.shape.size() == 2 && tensor.name.find(".layers.") != std::string::npos &&
+                        tensor.name.find("mlp.gate.") == std::string::npos;
+    if (!matrix) continue;
+    c.at(tensor.name).dtype = "F8_E4M3";
+    c.add(tensor.name + "_scale_inv", {(tensor.shape[0] + 127) / 128, (tensor.shape[1] + 127) / 128}, "F32");
+  }
+  c.config["quantization_config"] = {{"quant_method", "fp8"}, {"fmt", "e4m3"}, {"weight_block_size", {128, 128}}};
+  return c;
+}
+
+TEST(Account, Fp8TensorsBringTheirScales) {
+  const auto o = read(fp8_checkpoint());
+  ASSERT_EQ(o.error, "");
+  const WeightSlot& bank = *find_slot(*o.model, "model.layers.1.mlp.experts.gate_up");
+  EXPECT_EQ(bank.type, TensorType::f8_e4m3);
+  for (const TensorPiece& piece : bank.pieces) {
+    EXPECT_EQ(o.model->tensors[piece.scales].name, o.model->tensors[piece.tensor].name + "_scale_inv");
+    EXPECT_EQ(piece.scale_rows, 128u);
+    EXPECT_EQ(piece.scale_columns, 128u);
+  }
+  const WeightSlot& head = *find_slot(*o.model, "lm_head.weight");
+  EXPECT_EQ(head.type, TensorType::bf16) << "what is not FP8 needs no scales";
+  EXPECT_EQ(head.pieces.front().scales, kNoTensor);
+}
+
+TEST(Account, Fp8WithoutOrWithWrongScalesIsNamed) {
+  const std::string q = "model.layers.0.self_attn.o_proj.weight";
+  FakeCheckpoint missing = fp8_checkpoint();
+  missing.remove(q + "_scale_inv");
+  EXPECT_EQ(read(missing).error,
+            "M: 1 of the checkpoint's tensors do not fit family deepseek_v3: missing '" + q +
+                "_scale_inv' [2, 1] (scales of an FP8 tensor of slot model.layers.0.self_attn.o); incomplete download? fetch "
+                "the checkpoint again");
+  FakeCheckpoint misshapen = fp8_checkpoint();
+  misshapen.at(q + "_scale_inv").shape = {1, 1};
+  misshapen.at("model.layers.0.self_attn.kv_b_proj.weight_scale_inv").dtype = "BF16";
+  EXPECT_EQ(read(misshapen).error,
+            "M: 2 of the checkpoint's tensors do not fit family deepseek_v3: type of "
+            "'model.layers.0.self_attn.kv_b_proj.weight_scale_inv': found BF16, expected F32; misshapen '" + q +
+                "_scale_inv': found [1, 1], expected [2, 1] for blocks of 128 x 128; config.json and tensors must describe the "
+                "same model");
+  FakeCheckpoint extra = fp8_checkpoint();
+  extra.at(q).dtype = "BF16";
+  EXPECT_EQ(read(extra).error, "M: 1 of the checkpoint's tensors do not fit family deepseek_v3: unknown '" + q +
+                                   "_scale_inv' [2, 1]; config.json and tensors must describe the same model");
+}
+
+TEST(Account, Fp8ScalesPerRowAndPerTensor) {
+  FakeCheckpoint c = fp8_checkpoint();
+  const std::string row = "model.layers.0.self_attn.o_proj.weight", all = "model.layers.0.self_attn.kv_b_proj.weight";
+  c.rename(row + "_scale_inv", row + "_scale");
+  c.at(row + "_scale").shape = {160, 1};
+  c.rename(all + "_scale_inv", all + "_scale");
+  c.at(all + "_scale").shape = {1};
+  const auto o = read(c);
+  ASSERT_EQ(o.error, "");
+  const TensorPiece& o_proj = find_slot(*o.model, "model.layers.0.self_attn.o")->pieces.front();
+  EXPECT_EQ(o_proj.scale_rows, 1u);
+  EXPECT_EQ(o_proj.scale_columns, 40u);
+  const TensorPiece& kv_b = find_slot(*o.model, "model.layers.0.self_attn.kv_b")->pieces.front();
+  EXPECT_EQ(kv_b.scale_rows, 72u);
+  EXPECT_EQ(kv_b.scale_columns, 144u);
 }
 
 TEST(Account, TenAreNamedAndTheRestCounted) {

@@ -115,10 +115,11 @@ TEST(Config, RefusesWhatChangesTheMathematics) {
       "config.json: layer_types: found [\"full_attention\",\"sliding_attention\"], expected \"full_attention\"; family "
       "qwen3_moe serves nothing else");
   EXPECT_EQ(error_with(qwen(), "qwen3_moe", "layer_types", {"full_attention", "full_attention"}), "");
-  EXPECT_EQ(error_with(qwen(), "qwen3_moe", "quantization_config", {{"quant_method", "fp8"}}),
-            "config.json: quantization_config: found {\"quant_method\":\"fp8\"}, expected no such key, or null; family "
-            "qwen3_moe "
-            "serves nothing else");
+  EXPECT_EQ(error_with(qwen(), "qwen3_moe", "quantization_config", {{"quant_method", "fp8"}, {"fmt", "e4m3"}}), "");
+  EXPECT_EQ(error_with(qwen(), "qwen3_moe", "quantization_config", {{"quant_method", "gptq"}}),
+            "config.json: quantization_config: found \"gptq\", expected \"fp8\"; family qwen3_moe serves nothing else");
+  EXPECT_EQ(error_with(qwen(), "qwen3_moe", "quantization_config", {{"bits", 4}}),
+            "config.json: quantization_config: found {\"bits\":4}, expected \"fp8\"; family qwen3_moe serves nothing else");
   EXPECT_EQ(
       error_with(deepseek(), "deepseek_v3", "scoring_func", "softmax"),
       "config.json: scoring_func: found \"softmax\", expected \"sigmoid\"; family deepseek_v3 serves nothing else");

@@ -48,8 +48,12 @@ void to_panels(PlanT& plan) {
     if (line->category == "arena") line->bytes += most;
 }
 
-planfb::StepT& shared(PlanT& plan) { return step(entry(plan, "extend[4]"), "layers.1.mlp.shared"); }
-MlpOpT& mlp(PlanT& plan) { return *shared(plan).op.AsMlpOp(); }
+planfb::StepT& shared(PlanT& plan) {
+  return step(entry(plan, "extend[4]"), "layers.1.mlp.shared");
+}
+MlpOpT& mlp(PlanT& plan) {
+  return *shared(plan).op.AsMlpOp();
+}
 
 #define KTC_SHARED "entry \"extend[4]\": step 20 \"layers.1.mlp.shared\": MlpOp: "
 
@@ -58,7 +62,8 @@ TEST(PlanVerifyPanels, PanelsVerifyAndAreShown) {
   to_panels(plan);
   EXPECT_EQ(plan::verify_plan(plan).message(), "");
   const std::string text = plan::dump(plan);
-  EXPECT_NE(text.find("weight \"layers.1.shared.gate_up\" int8/row panel_paired [1, 8, 16] on \"cpu\""), std::string::npos);
+  EXPECT_NE(text.find("weight \"layers.1.shared.gate_up\" int8/row panel_paired [1, 8, 16] on \"cpu\""),
+            std::string::npos);
   EXPECT_NE(text.find("weight \"layers.1.shared.down\" int4/64 panel [1, 16, 4] on \"cpu\""), std::string::npos);
   EXPECT_NE(text.find("activation=swiglu x_granule=64 h_granule=128 tile_rows=9 activations=int8"), std::string::npos);
   EXPECT_NE(plan::sizes(plan).find("int4/64"), std::string::npos);
@@ -92,10 +97,13 @@ KTC_BROKEN_PLANS(
          KTC_SHARED "packing of w_down \"layers.1.shared.down\": found row_major, expected panel"},
         {"unpaired", with([](PlanT& p) { weight(p, "layers.1.shared.gate_up").packing = 1; }),
          KTC_SHARED "packing of w_gate_up \"layers.1.shared.gate_up\": found panel, expected panel_paired"},
-        {"paired_down", with([](PlanT& p) { repack(p, "layers.1.shared.down", Format::int4, Packing::panel_paired, 64); }),
+        {"paired_down",
+         with([](PlanT& p) { repack(p, "layers.1.shared.down", Format::int4, Packing::panel_paired, 64); }),
          KTC_SHARED "packing of w_down \"layers.1.shared.down\": found panel_paired, expected panel"},
-        {"x_granule", with([](PlanT& p) { mlp(p).x_granule = 32; }), KTC_SHARED "x_granule: found 32, expected 0, 64 or 128"},
-        {"h_granule", with([](PlanT& p) { mlp(p).h_granule = 7; }), KTC_SHARED "h_granule: found 7, expected 0, 64 or 128"},
+        {"x_granule", with([](PlanT& p) { mlp(p).x_granule = 32; }),
+         KTC_SHARED "x_granule: found 32, expected 0, 64 or 128"},
+        {"h_granule", with([](PlanT& p) { mlp(p).h_granule = 7; }),
+         KTC_SHARED "h_granule: found 7, expected 0, 64 or 128"},
         {"granule_of_rows", [](PlanT& p) { mlp(p).x_granule = 64; },
          KTC_SHARED "x_granule: found 64, expected 0 for weights in rows"},
         {"tiles_of_rows", [](PlanT& p) { mlp(p).tile_rows = 9; },
