@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "runtime/base/progress.h"
+#include "runtime/weights/host_memory.h"
 #include "tools/ktc/run_output.h"
 
 namespace ktc::run {
@@ -39,6 +40,12 @@ Status open_executor(const Options& options, Session& session) {
   exec::ExecutorOptions settings;
   settings.threads = options.threads;
   settings.isa = options.isa;
+  // Weights that fit in memory are read now, with progress, so that the first tokens do not wait for the disk; larger ones
+  // are read as they are used.
+  std::uint64_t bytes = 0;
+  for (const auto& file : session.plan->plan.weight_files) bytes += file->bytes;
+  const std::optional<std::uint64_t> available = weights::available_memory();
+  settings.populate = available && bytes < *available;
   settings.progress = {.report = Progress::report, .context = &progress};
   KTC_ASSIGN_OR_RETURN(session.executor, exec::Executor::open(session.plan, settings));
   progress.finish();
