@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "runtime/formats/gpu_rows.h"
 #include "runtime/formats/panel.h"
 
 namespace ktc {
@@ -73,6 +74,7 @@ std::string list_formats(FormatKind kind) {
 int format_bits(Format format) { return row(format).bits; }
 
 std::uint64_t packed_row_bytes(Format format, Packing packing, std::uint64_t columns) {
+  if (packing == Packing::gpu_rows) columns = (columns + 127) / 128 * 128;
   const std::uint64_t alignment = kPackings[static_cast<std::size_t>(packing)].row_alignment;
   const std::uint64_t bytes = (columns * static_cast<std::uint64_t>(format_bits(format)) + 7) / 8;
   return (bytes + alignment - 1) / alignment * alignment;
@@ -86,6 +88,7 @@ bool has_group(Format format, std::uint32_t group) {
 
 bool takes_packing(Format format, Packing packing) {
   if (packing == Packing::row_major) return format == Format::f32 || format == Format::bf16;
+  if (packing == Packing::gpu_rows) return format == Format::int8 || format == Format::int4 || format == Format::fp8;
   return format == Format::bf16 || format == Format::int8 || format == Format::int4 || format == Format::fp8;
 }
 
@@ -96,6 +99,10 @@ std::optional<std::uint64_t> packed_bytes(Format format, Packing packing, std::u
   if (packing == Packing::row_major) {
     if (group != 0 || columns > (std::uint64_t{1} << 48)) return std::nullopt;  // keeps packed_row_bytes free of overflow
     if (!multiply(packed_row_bytes(format, packing, columns), rows, total)) return std::nullopt;
+  } else if (packing == Packing::gpu_rows) {
+    const auto layout = gpu_rows_layout(format, group, rows, columns);
+    if (!layout) return std::nullopt;
+    total = layout->matrix_bytes;
   } else {
     const auto layout = panel_layout(format, group, packing == Packing::panel_paired, rows, columns);
     if (!layout) return std::nullopt;

@@ -48,7 +48,8 @@ std::optional<std::uint64_t> packed_bytes(Format format, Packing packing, std::u
 // 64, 128; fp8 also 128.
 bool has_group(Format format, std::uint32_t group);
 
-// Whether a weight of `format` may have `packing`: row_major takes f32 and bf16, panels take bf16, int8, int4 and fp8.
+// Whether a weight of `format` may have `packing`: row_major takes f32 and bf16, panels take bf16, int8, int4 and fp8,
+// gpu_rows takes int8, int4 and fp8.
 bool takes_packing(Format format, Packing packing);
 
 // bf16 <-> f32: round to nearest even; NaN stays NaN.

@@ -31,6 +31,9 @@ TEST(Format, NumbersInPlansDoNotChange) {
   EXPECT_EQ(static_cast<int>(Format::bf16), 1);
   EXPECT_EQ(static_cast<int>(Format::i32), 2);
   EXPECT_EQ(static_cast<int>(Packing::row_major), 0);
+  EXPECT_EQ(static_cast<int>(Packing::panel), 1);
+  EXPECT_EQ(static_cast<int>(Packing::panel_paired), 2);
+  EXPECT_EQ(static_cast<int>(Packing::gpu_rows), 3);
 }
 
 TEST(Format, ValuesFromAFileMayBeInvalid) {
