@@ -81,9 +81,9 @@ constexpr GpuRouteWorkspace gpu_route_workspace(std::uint64_t tokens, std::uint6
   return {align256(tokens * experts * 4)};
 }
 
-constexpr std::uint64_t kGpuFewRows = 16;                  // up to here a product is a matter of bandwidth: matrix-vector kernels
-constexpr std::uint64_t kGpuUnpackBytes = 32u << 20;       // a piece of a quantised matrix as bf16, for library products
-constexpr std::uint64_t kGpuDownPairs = 8192;              // (token, expert) pairs whose down products wait to be added
+constexpr std::uint64_t kGpuFewRows = 8;                   // up to here a product is a matter of reading the weight
+constexpr std::uint64_t kGpuTileRows = 128;                // of a tile of sorted pairs
+constexpr std::uint64_t kGpuDownBytes = 256u << 20;        // down products that wait to be added; more tokens are taken in turn
 
 // A left operand as products read it: [rows, columns padded to 64] in the format of the activations; nothing for f32, which is
 // read in place.
@@ -91,58 +91,51 @@ constexpr std::uint64_t gpu_operand_bytes(Format activations, std::uint64_t rows
   const std::uint64_t padded = (columns + 63) / 64 * 64;
   return activations == Format::f32 ? 0 : align256(rows * padded * 2);
 }
-// For more than kGpuFewRows rows of quantised weights: bf16 rows of one matrix, in pieces of at most kGpuUnpackBytes.
-constexpr std::uint64_t gpu_unpack_bytes(Format weights, Format activations, std::uint64_t tokens, std::uint64_t rows,
-                                         std::uint64_t columns) {
-  if (tokens <= kGpuFewRows || activations == Format::f32 || weights == Format::f32 || weights == Format::bf16) return 0;
-  const std::uint64_t row = (columns + 63) / 64 * 64 * 2, whole = rows * row;
-  return align256(whole < kGpuUnpackBytes ? whole : kGpuUnpackBytes < row ? row : kGpuUnpackBytes);
-}
-
 // linear: y[tokens, rows] = x[tokens, columns] w^T.
 struct GpuLinearWorkspace {
   std::uint64_t x;
-  std::uint64_t unpacked;
-  constexpr std::uint64_t total() const { return x + unpacked; }
+  constexpr std::uint64_t total() const { return x; }
 };
-constexpr GpuLinearWorkspace gpu_linear_workspace(Format weights, Format activations, std::uint64_t tokens, std::uint64_t rows,
-                                                  std::uint64_t columns) {
-  return {gpu_operand_bytes(activations, tokens, columns), gpu_unpack_bytes(weights, activations, tokens, rows, columns)};
+constexpr GpuLinearWorkspace gpu_linear_workspace(Format activations, std::uint64_t tokens, std::uint64_t columns) {
+  return {gpu_operand_bytes(activations, tokens, columns)};
 }
 
-// mlp: x; gate and up f32 [tokens, 2 * intermediate] (few tokens use the first half for h alone); h.
+// mlp: x; h [tokens, intermediate padded to 64], f32 (few tokens, f32 activations) or bf16.
 struct GpuMlpWorkspace {
   std::uint64_t x;
-  std::uint64_t gate_up;
   std::uint64_t h;
-  std::uint64_t unpacked;
-  constexpr std::uint64_t total() const { return x + gate_up + h + unpacked; }
+  constexpr std::uint64_t total() const { return x + h; }
 };
-constexpr GpuMlpWorkspace gpu_mlp_workspace(Format weights, Format activations, std::uint64_t tokens, std::uint64_t columns,
+constexpr GpuMlpWorkspace gpu_mlp_workspace(Format activations, std::uint64_t tokens, std::uint64_t columns,
                                             std::uint64_t intermediate) {
-  const std::uint64_t up = gpu_unpack_bytes(weights, activations, tokens, 2 * intermediate, columns);
-  const std::uint64_t down = gpu_unpack_bytes(weights, activations, tokens, columns, intermediate);
-  return {gpu_operand_bytes(activations, tokens, columns), align256(tokens * 2 * intermediate * 4),
-          gpu_operand_bytes(activations, tokens, intermediate), up > down ? up : down};
+  return {gpu_operand_bytes(activations, tokens, columns), align256(tokens * ((intermediate + 63) / 64 * 64) * 4)};
 }
 
-// experts: x; pairs sorted by matrix i32 [2, pairs] (token, place in its top_k), first pair of each matrix i32 [experts + 1],
-// cursors i32 [experts + 1]; h [pairs, intermediate padded to 64], f32 or in the format of the activations; down products f32
-// [min(pairs, kGpuDownPairs), columns]. pairs = tokens * top_k; experts: of the router.
+// Tokens whose pairs are worked on at once.
+constexpr std::uint64_t gpu_experts_tokens(std::uint64_t tokens, std::uint64_t top_k, std::uint64_t columns) {
+  const std::uint64_t most = kGpuDownBytes / (top_k * columns * 4);
+  return most < 1 ? 1 : tokens < most ? tokens : most;
+}
+
+// experts: x; matrix of each pair i32 [pairs], -1 for none; source and target of each sorted pair u32 [2, pairs]; tiles
+// u32 [pairs / 128 + experts][3], their number u32 [64]; h [pairs, intermediate padded to 64] f32 or bf16; down products
+// f32 [pairs, columns]. pairs = gpu_experts_tokens * top_k; experts: matrices of the bank at most.
 struct GpuExpertsWorkspace {
   std::uint64_t x;
-  std::uint64_t pairs;
-  std::uint64_t first;
+  std::uint64_t matrix;
+  std::uint64_t sorted;
+  std::uint64_t tiles;
+  std::uint64_t tile_count;
   std::uint64_t h;
   std::uint64_t down;
-  constexpr std::uint64_t total() const { return x + pairs + first + h + down; }
+  constexpr std::uint64_t total() const { return x + matrix + sorted + tiles + tile_count + h + down; }
 };
-constexpr GpuExpertsWorkspace gpu_experts_workspace(Format weights, Format activations, std::uint64_t tokens, std::uint64_t top_k,
+constexpr GpuExpertsWorkspace gpu_experts_workspace(Format activations, std::uint64_t tokens, std::uint64_t top_k,
                                                     std::uint64_t columns, std::uint64_t intermediate, std::uint64_t experts) {
-  const std::uint64_t pairs = tokens * top_k, at_once = pairs < kGpuDownPairs ? pairs : kGpuDownPairs;
+  const std::uint64_t pairs = gpu_experts_tokens(tokens, top_k, columns) * top_k;
   const std::uint64_t padded = (intermediate + 63) / 64 * 64;
-  return {gpu_operand_bytes(activations, tokens, columns), align256(2 * pairs * 4), align256(2 * (experts + 1) * 4),
-          align256(pairs * padded * 4), align256(at_once * columns * 4)};
+  return {gpu_operand_bytes(activations, tokens, columns), align256(pairs * 4), align256(2 * pairs * 4),
+          align256((pairs / kGpuTileRows + experts) * 12), 256, align256(pairs * padded * 4), align256(pairs * columns * 4)};
 }
 
 }  // namespace ktc
