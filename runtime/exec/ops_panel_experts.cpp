@@ -142,6 +142,9 @@ void run_step(const PanelExpertsStep& s, const StepState& state) {
   const std::size_t rows = state.count(s.routed.of_rows);
   if (rows == 0) return;
   const std::size_t active = sort_pairs(s.routed, rows);
+  const bool tiled = std::any_of(s.routed.active, s.routed.active + active,
+                                 [&s](std::uint32_t expert) { return pairs_of(s.routed, expert) >= s.tile_rows; });
+  if (!tiled) return run_few_tokens(s, state, active, rows);
   place_experts(s, active);
   quantise_tokens(s, state, rows);
   gather(s, state, active);

@@ -49,6 +49,17 @@ struct PanelOperands {
                sums + row * (padded / 32));
   }
 
+  // Converts the columns [first, first + count) of a row alone: whole granules or the end of the row, `first` a multiple of 64.
+  // `x` points to column `first`. Not for the granule 0 with int8, which needs the whole row.
+  void fill_part(const float* x, std::size_t first, std::size_t count, std::size_t position, bool tiled, std::size_t row) const {
+    std::byte* to = at(values, position, tiled) + first / kPiece * kb_stride(tiled);
+    if (bf16)
+      round(x, count, reinterpret_cast<std::uint16_t*>(to), kb_stride(tiled));
+    else
+      quantise(x, count, granule, reinterpret_cast<std::int8_t*>(to), kb_stride(tiled), scales + row * granules + first / granule,
+               sums + row * (padded / 32) + first / 32);
+  }
+
   // Copies the values of a plain row to a tile position of another area of the same shape.
   void copy_to_tile(const std::byte* plain, std::byte* area, std::size_t position) const {
     std::byte* to = at(area, position, true);

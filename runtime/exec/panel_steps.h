@@ -27,10 +27,12 @@ struct PanelMlpStep {
   bool of_rows;
 };
 
-// Where the values of an expert's rows lie; one cache line per expert.
+// One cache line per expert. Many tokens: where the values of the expert's rows lie. Few tokens: how far the i-th active one is.
 struct alignas(64) ExpertPlace {
   std::uint32_t position = 0;    // of its first row
   bool tiled = false;
+  std::uint32_t finished = 0;    // items of gate and up that are done; by atomic_ref alone while a loop runs
+  std::uint32_t ready = 0;       // not 0: all of them, and h is quantised; likewise
 };
 
 struct PanelExpertsStep {
@@ -71,5 +73,8 @@ class TileScope {
 void run_step(const PanelLinearStep& step, const StepState& state);
 void run_step(const PanelMlpStep& step, const StepState& state);
 void run_step(const PanelExpertsStep& step, const StepState& state);
+
+// PanelExpertsStep where no expert has tile_rows rows, after sort_pairs found `active` experts. The same bits as with tiles.
+void run_few_tokens(const PanelExpertsStep& step, const StepState& state, std::size_t active, std::size_t rows);
 
 }  // namespace ktc::exec

@@ -155,9 +155,13 @@ Expected<std::unique_ptr<Workers>> Workers::create(int threads) {
 
 int Workers::index() const { return threads_ == 1 ? 0 : arena_->crew->region.index(); }
 
-void Workers::run(Body body, const void* context, std::size_t count, std::size_t grain) {
+std::chrono::nanoseconds Workers::spin() const {
+  return threads_ == 1 ? std::chrono::nanoseconds(0) : arena_->crew->region.spin();
+}
+
+void Workers::run(Body body, const void* context, std::size_t count) {
   const Arena::Visit visit(*arena_);
-  arena_->crew->region.run(body, context, count, grain);
+  arena_->crew->region.run(body, context, count);
 }
 
 void Workers::enter_arena(void (*body)(const void*), const void* context) {

@@ -5,10 +5,13 @@
 // others are oneTBB workers that spin between the loops of a step and shortly after it (spin_region.h).
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <memory>
 
 #include "runtime/base/status.h"
+#include "runtime/exec/claims.h"
 
 namespace ktc::exec {
 
@@ -34,9 +37,26 @@ class Workers {
   void parallel_for(std::size_t count, std::size_t grain, const Fn& fn) {
     if (count == 0) return;
     if (threads_ == 1 || count <= grain) return fn(std::size_t{0}, count);
-    run([](const void* context, std::size_t begin, std::size_t end) noexcept { (*static_cast<const Fn*>(context))(begin, end); },
-        &fn, count, grain);
+    for_claims((count - 1) / grain + 1, [&fn, count, grain](Claims& claims) {
+      for (; claims.more(); claims.advance())
+        fn(claims.current() * grain, std::min(count, (claims.current() + 1) * grain));
+    });
   }
+
+  // Calls fn(claims) on this thread and on every worker that comes in time; together they do the items [0, count) as claims.h
+  // says. Item 0 is this thread's. Otherwise as parallel_for.
+  template <typename Fn>
+  void for_claims(std::size_t count, const Fn& fn) {
+    if (count == 0) return;
+    if (threads_ == 1 || count == 1) {
+      Claims all(count);
+      return fn(all);
+    }
+    run([](const void* context, Claims& claims) noexcept { (*static_cast<const Fn*>(context))(claims); }, &fn, count);
+  }
+
+  // How long an item that waits for an item below it spins before it yields.
+  std::chrono::nanoseconds spin() const;
 
   // Runs fn() on this thread with the workers at hand: they spin until it returns. One entry per step makes each parallel_for
   // inside it cheaper. Nothing that takes long without a parallel_for belongs inside.
@@ -48,9 +68,9 @@ class Workers {
 
  private:
   struct Arena;
-  using Body = void (*)(const void* context, std::size_t begin, std::size_t end) noexcept;
+  using Body = void (*)(const void* context, Claims& claims) noexcept;
   Workers() = default;
-  void run(Body body, const void* context, std::size_t count, std::size_t grain);
+  void run(Body body, const void* context, std::size_t count);
   void enter_arena(void (*body)(const void*), const void* context);
 
   int threads_ = 1;

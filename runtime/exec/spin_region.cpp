@@ -1,53 +1,9 @@
 #include "runtime/exec/spin_region.h"
 
-#include <algorithm>
-#include <thread>
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "runtime/exec/spin_wait.h"
 
 namespace ktc::exec {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-void relax() {
-#if defined(__x86_64__)
-  _mm_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
-// One wait: a pause between looks, a yield once it has taken longer than `spin`. The clock is read every kLooks looks only.
-class Wait {
- public:
-  explicit Wait(std::chrono::nanoseconds spin) : spin_(spin) {}
-
-  void rest() {
-    if (looks_ % kLooks == kLooks - 1) {
-      const Clock::time_point now = Clock::now();
-      if (looks_ < kLooks) start_ = now;
-      elapsed_ = now - start_;
-    }
-    ++looks_;
-    if (elapsed_ < spin_) {
-      relax();
-    } else {
-      std::this_thread::yield();
-      looks_ |= kLooks - 1;  // a yield may take long: look at the clock after each
-    }
-  }
-  std::chrono::nanoseconds elapsed() const { return elapsed_; }
-
- private:
-  static constexpr std::uint64_t kLooks = 16;
-  std::chrono::nanoseconds spin_;
-  std::uint64_t looks_ = 0;
-  Clock::time_point start_;
-  std::chrono::nanoseconds elapsed_{0};
-};
 
 struct Attendance {
   const void* region = nullptr;
@@ -67,27 +23,26 @@ SpinPatience SpinPatience::fitting(int threads, int cpus) {
 SpinRegion::SpinRegion(int threads, SpinPatience patience)
     : threads_(threads), patience_(patience), slots_(static_cast<std::size_t>(threads - 1)) {}
 
-void SpinRegion::run(Body body, const void* context, std::size_t count, std::size_t grain) {
-  const auto ranges = static_cast<std::int64_t>((count - 1) / grain + 1);
-  loop_ = {body, context, count, grain, ranges};
-  remaining_.store(ranges - 1, std::memory_order_release);  // the first range is the caller's
-  body(context, 0, grain);
-  std::int64_t own = 1;
-  while (claim_one()) ++own;
-  if (own == ranges) return;
-  expected_ += static_cast<std::uint64_t>(ranges - own);
-  for (Wait wait(patience_.spin); done_by_attendants() != expected_;) wait.rest();
+void SpinRegion::run(Body body, const void* context, std::size_t count) {
+  loop_ = {body, context, count};
+  remaining_.store(static_cast<std::int64_t>(count) - 1, std::memory_order_release);  // the first item is the caller's
+  Claims claims(remaining_, count, 0);
+  body(context, claims);
+  if (claims.taken() == count) return;
+  expected_ += count - claims.taken();
+  for (SpinWait wait(patience_.spin); done_by_attendants() != expected_;) wait.rest();
 }
 
 // The counter orders: its store publishes the loop to whoever claims, and the claims of others in between keep that order.
-bool SpinRegion::claim_one() {
-  if (remaining_.load(std::memory_order_relaxed) <= 0) return false;
+std::size_t SpinRegion::claim_and_work() {
+  if (remaining_.load(std::memory_order_relaxed) <= 0) return 0;
   __builtin_prefetch(&loop_);
   const std::int64_t left = remaining_.fetch_sub(1, std::memory_order_acquire);
-  if (left <= 0) return false;
-  const std::size_t begin = static_cast<std::size_t>(loop_.ranges - left) * loop_.grain;
-  loop_.body(loop_.context, begin, begin + std::min(loop_.grain, loop_.count - begin));
-  return true;
+  if (left <= 0) return 0;
+  const Loop loop = loop_;
+  Claims claims(remaining_, loop.count, loop.count - static_cast<std::size_t>(left));
+  loop.body(loop.context, claims);
+  return claims.taken();
 }
 
 std::uint64_t SpinRegion::done_by_attendants() const {
@@ -105,11 +60,11 @@ bool SpinRegion::reserve() {
 
 void SpinRegion::serve(Slot& slot) {
   for (;;) {
-    for (Wait wait(patience_.spin); remaining_.load(std::memory_order_relaxed) <= 0; wait.rest()) {
+    for (SpinWait wait(patience_.spin); remaining_.load(std::memory_order_relaxed) <= 0; wait.rest()) {
       const State state = state_.load(std::memory_order_relaxed);
       if (state == State::retired || (state == State::closed && wait.elapsed() >= patience_.linger)) return;
     }
-    while (claim_one()) slot.done.fetch_add(1, std::memory_order_release);
+    while (const std::size_t items = claim_and_work()) slot.done.fetch_add(items, std::memory_order_release);
   }
 }
 

@@ -16,10 +16,18 @@ constexpr SpinPatience kShort{microseconds(5), microseconds(200)};
 
 template <typename Fn>
 void run(SpinRegion& region, std::size_t count, std::size_t grain, const Fn& fn) {
-  const auto body = [](const void* context, std::size_t begin, std::size_t end) noexcept {
-    (*static_cast<const Fn*>(context))(begin, end);
+  struct Loop {
+    const Fn& fn;
+    std::size_t count, grain;
   };
-  region.run(body, &fn, count, grain);
+  const Loop loop{fn, count, grain};
+  region.run(
+      [](const void* context, Claims& claims) noexcept {
+        const Loop& l = *static_cast<const Loop*>(context);
+        for (; claims.more(); claims.advance())
+          l.fn(claims.current() * l.grain, std::min(l.count, (claims.current() + 1) * l.grain));
+      },
+      &loop, (count - 1) / grain + 1);
 }
 
 std::uint64_t sum_of_indices(SpinRegion& region, std::size_t count, std::size_t grain) {
