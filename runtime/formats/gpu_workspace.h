@@ -100,7 +100,7 @@ constexpr GpuLinearWorkspace gpu_linear_workspace(Format activations, std::uint6
   return {gpu_operand_bytes(activations, tokens, columns)};
 }
 
-// mlp: x; h [tokens, intermediate padded to 64], f32 (few tokens, f32 activations) or bf16.
+// mlp: x; h [tokens, intermediate padded to 64], f32 (few tokens) or bf16; with f32 activations gate and up, twice as wide, first.
 struct GpuMlpWorkspace {
   std::uint64_t x;
   std::uint64_t h;
@@ -108,7 +108,8 @@ struct GpuMlpWorkspace {
 };
 constexpr GpuMlpWorkspace gpu_mlp_workspace(Format activations, std::uint64_t tokens, std::uint64_t columns,
                                             std::uint64_t intermediate) {
-  return {gpu_operand_bytes(activations, tokens, columns), align256(tokens * ((intermediate + 63) / 64 * 64) * 4)};
+  const std::uint64_t h = tokens * ((intermediate + 63) / 64 * 64) * 4;
+  return {gpu_operand_bytes(activations, tokens, columns), align256(activations == Format::f32 ? 3 * h : h)};
 }
 
 // Tokens whose pairs are worked on at once.

@@ -1,0 +1,145 @@
+// 16 rows of a weight times up to 8 staged rows of activations: the core of every product with few tokens. It is limited by reading
+// the weight: one warp multiplies 16 rows by a share of the columns, the warps of a block share the columns, shares are summed in
+// shared memory in a fixed order.
+#pragma once
+
+#include "runtime/kernels/cuda/weight_words.cuh"
+
+namespace ktc::gpu {
+
+constexpr int kDotWarps = 8;
+constexpr int kDotRows = 16;     // of the weight, per warp
+constexpr int kDotTokens = 8;
+
+// Bytes that a lane reads at a time. With groups, one step of a warp (four lanes a row) is at most one group.
+template <Format F>
+constexpr int lane_bytes(int group) {
+  if (F == Format::int4 && group == 64) return 8;
+  if (F == Format::int4 && group == 32) return 4;
+  return 16;
+}
+
+template <int B>
+struct Piece;
+template <>
+struct Piece<16> { using type = uint4; };
+template <>
+struct Piece<8> { using type = uint2; };
+template <>
+struct Piece<4> { using type = std::uint32_t; };
+
+// Columns of a step.
+template <Format F, int B>
+constexpr int step_columns() { return B / 4 * Codes<F>::kPerWord * 4; }
+
+// lo, hi: codes of this lane's two rows (lane / 4, and 8 further); scales likewise, at the first group. xs: staged activations,
+// [tokens][stride] in the order of stage_column. Steps first, first + by, ... below steps.
+// c: the m16n8 accumulator of the lane; scaled where there are groups.
+// Grouped: the weight has a scale per `group` columns.
+template <Format F, int B, int Unroll, bool Grouped>
+__device__ void dot_tile(const std::byte* lo, const std::byte* hi, const std::byte* scales_lo, const std::byte* scales_hi, int group,
+                         int first, int by, int steps, const __nv_bfloat16* xs, int stride, int tokens, float (&c)[4]) {
+  using Bytes = typename Piece<B>::type;
+  constexpr int kWords = B / 4, kLaneColumns = kWords * Codes<F>::kPerWord, kPairs = Codes<F>::kPerWord / 2;
+  const int lane = threadIdx.x & 31, t = lane & 3, n = lane >> 2;
+  const __nv_bfloat16* x = xs + (n < tokens ? n : 0) * stride;
+  for (int s0 = first; s0 < steps; s0 += by * Unroll) {
+    Bytes low[Unroll], high[Unroll];
+#pragma unroll
+    for (int u = 0; u < Unroll; ++u) {
+      const int s = s0 + u * by;
+      if (s < steps) {
+        low[u] = __ldcs(reinterpret_cast<const Bytes*>(lo) + s * 4 + t);
+        high[u] = __ldcs(reinterpret_cast<const Bytes*>(hi) + s * 4 + t);
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < Unroll; ++u) {
+      const int s = s0 + u * by;
+      if (s >= steps) break;
+      const std::uint32_t* words_lo = reinterpret_cast<const std::uint32_t*>(&low[u]);
+      const std::uint32_t* words_hi = reinterpret_cast<const std::uint32_t*>(&high[u]);
+      float sum[4] = {0, 0, 0, 0};
+      const __nv_bfloat16* column = x + (s * 4 + t) * kLaneColumns;
+      if constexpr (kPairs == 1) {  // two words are one product
+#pragma unroll
+        for (int w = 0; w < kWords; w += 2) {
+          const std::uint32_t a[4] = {words_lo[w], words_hi[w], words_lo[w + 1], words_hi[w + 1]};
+          uint2 both = *reinterpret_cast<const uint2*>(column + w * 2);
+          const std::uint32_t b[2] = {n < tokens ? both.x : 0, n < tokens ? both.y : 0};
+          multiply(Grouped ? sum : c, a, b);
+        }
+      } else {
+#pragma unroll
+        for (int w = 0; w < kWords; ++w) {
+          std::uint32_t pairs_lo[kPairs], pairs_hi[kPairs];
+          Codes<F>::pairs(words_lo[w], pairs_lo);
+          Codes<F>::pairs(words_hi[w], pairs_hi);
+#pragma unroll
+          for (int p = 0; p < kPairs; p += 2) {
+            const std::uint32_t a[4] = {pairs_lo[p], pairs_hi[p], pairs_lo[p + 1], pairs_hi[p + 1]};
+            uint2 both = *reinterpret_cast<const uint2*>(column + w * Codes<F>::kPerWord + p * 2);
+            const std::uint32_t b[2] = {n < tokens ? both.x : 0, n < tokens ? both.y : 0};
+            multiply(Grouped ? sum : c, a, b);
+          }
+        }
+      }
+      if constexpr (Grouped) {
+        const int g = s * step_columns<F, B>() / group;
+        const float scale_lo = scale_at<F>(scales_lo, true, g), scale_hi = scale_at<F>(scales_hi, true, g);
+        c[0] = fmaf(sum[0], scale_lo, c[0]);
+        c[1] = fmaf(sum[1], scale_lo, c[1]);
+        c[2] = fmaf(sum[2], scale_hi, c[2]);
+        c[3] = fmaf(sum[3], scale_hi, c[3]);
+      }
+    }
+  }
+  if constexpr (Codes<F>::kScaled && !Grouped) {
+    const float scale_lo = scale_at<F>(scales_lo, false, 0), scale_hi = scale_at<F>(scales_hi, false, 0);
+    c[0] *= scale_lo;
+    c[1] *= scale_lo;
+    c[2] *= scale_hi;
+    c[3] *= scale_hi;
+  }
+}
+
+// The codes and scales of one row.
+struct RowPlace {
+  const std::byte* codes;
+  const std::byte* scales;
+};
+template <Format F>
+__device__ RowPlace place_of(const Rows& w, const std::byte* matrix, std::uint32_t row) {
+  const std::uint64_t scale_bytes = F == Format::int4 && w.group != 0 ? 2 : 4;
+  return {matrix + row * w.row_bytes, matrix + w.scales_offset + static_cast<std::uint64_t>(row) * w.groups * scale_bytes};
+}
+
+// x [tokens][columns] f32 to bf16 in shared memory, in the order of the codes, zero up to `stride`. Stride: staged_stride().
+template <Format F>
+__device__ void stage(const float* x, std::uint64_t x_stride, int tokens, int columns, __nv_bfloat16* xs, int stride) {
+  for (int r = 0; r < tokens; ++r)
+    for (int k = threadIdx.x; k < stride; k += blockDim.x)
+      xs[r * stride + (k < stride - 8 ? static_cast<int>(stage_column<F>(k)) : k)] =
+          __float2bfloat16_rn(k < columns ? x[r * x_stride + k] : 0.0f);
+}
+
+// Columns padded to whole steps, and 8 more so that rows lie in different banks.
+__host__ __device__ inline int staged_stride(int columns) { return (columns + 127) / 128 * 128 + 8; }
+
+// Each warp's accumulators to sums[warp][16 rows][8 tokens].
+__device__ inline void put_sums(float* sums, int warp, const float (&c)[4]) {
+  const int lane = threadIdx.x & 31, row = lane >> 2, token = (lane & 3) * 2;
+  float* mine = sums + warp * kDotRows * kDotTokens;
+  mine[row * kDotTokens + token] = c[0];
+  mine[row * kDotTokens + token + 1] = c[1];
+  mine[(row + 8) * kDotTokens + token] = c[2];
+  mine[(row + 8) * kDotTokens + token + 1] = c[3];
+}
+__device__ inline float total(const float* sums, int row, int token) {
+  float f = 0;
+#pragma unroll
+  for (int w = 0; w < kDotWarps; ++w) f += sums[(w * kDotRows + row) * kDotTokens + token];
+  return f;
+}
+
+}  // namespace ktc::gpu
