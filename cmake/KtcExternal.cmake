@@ -49,7 +49,5 @@ if(KTC_COMPILER)
 endif()
 
 if(KTC_CUDA)
-  enable_language(CUDA)
-  find_package(CUDAToolkit 13.0 REQUIRED)
-  ktc_external(cuda CUDA::cudart_static)
+  include(${CMAKE_CURRENT_LIST_DIR}/KtcCuda.cmake)
 endif()

@@ -13,6 +13,7 @@ const char* to_string(StatusCode code) {
     case StatusCode::io_error: return "input/output error";
     case StatusCode::unsupported: return "unsupported";
     case StatusCode::cancelled: return "cancelled";
+    case StatusCode::unavailable: return "unavailable";
     case StatusCode::internal: return "internal error";
   }
   return "unknown status";

@@ -25,6 +25,7 @@ enum class StatusCode : std::uint8_t {
   io_error,            // the operating system refused: open, read, write, map
   unsupported,         // a legal request that this build does not serve
   cancelled,           // the caller withdrew the request
+  unavailable,         // a device or helper is gone for good: nothing more can be asked of it
   internal,            // a bug of ours; the message asks for a report
 };
 

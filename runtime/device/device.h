@@ -27,28 +27,33 @@ struct DeviceInfo {
   bool emulated = false;
 };
 
-// Device memory, 256-byte aligned, zeroed. Move-only; freed with its device still open.
+// Device memory, 256-byte aligned, zeroed. Move-only; freed with its device still open. Empty after a move.
 class Block {
  public:
   struct Impl;
-  Block() = default;
-  Block(std::byte* data, std::uint64_t bytes, std::shared_ptr<Impl> impl) : data_(data), bytes_(bytes), impl_(std::move(impl)) {}
+  Block();
+  Block(std::byte* data, std::uint64_t bytes, std::unique_ptr<Impl> impl);
+  Block(Block&&) noexcept;
+  Block& operator=(Block&&) noexcept;
+  ~Block();
   std::byte* data() const { return data_; }
   std::uint64_t bytes() const { return bytes_; }
 
  private:
   std::byte* data_ = nullptr;
   std::uint64_t bytes_ = 0;
-  std::shared_ptr<Impl> impl_;
+  std::unique_ptr<Impl> impl_;
 };
 
 // Pinned host memory that the device maps: `host` for the CPU, `device` for kernels. 4096-byte aligned, zeroed.
 class MappedBlock {
  public:
   struct Impl;
-  MappedBlock() = default;
-  MappedBlock(std::byte* host, std::byte* device, std::uint64_t bytes, std::shared_ptr<Impl> impl)
-      : host_(host), device_(device), bytes_(bytes), impl_(std::move(impl)) {}
+  MappedBlock();
+  MappedBlock(std::byte* host, std::byte* device, std::uint64_t bytes, std::unique_ptr<Impl> impl);
+  MappedBlock(MappedBlock&&) noexcept;
+  MappedBlock& operator=(MappedBlock&&) noexcept;
+  ~MappedBlock();
   std::byte* host() const { return host_; }
   std::byte* device() const { return device_; }
   std::uint64_t bytes() const { return bytes_; }
@@ -57,10 +62,10 @@ class MappedBlock {
   std::byte* host_ = nullptr;
   std::byte* device_ = nullptr;
   std::uint64_t bytes_ = 0;
-  std::shared_ptr<Impl> impl_;
+  std::unique_ptr<Impl> impl_;
 };
 
-// What a stream was told between begin_capture and end_capture; replayed by Device::launch.
+// What a stream was told between begin_capture and end_capture; replayed by Stream::launch, any number of times, not at once.
 class Graph {
  public:
   virtual ~Graph() = default;
@@ -99,7 +104,8 @@ class Stream {
   virtual Status wait() = 0;                        // blocks the caller; the first error of the stream's work
   virtual Expected<bool> idle() = 0;                // never blocks
 
-  // launch, copies and fills in between are recorded and not run.
+  // launch, copies, fills and host_call in between are recorded and not run. Refused in between: record, wait_for, wait, idle,
+  // launch of a graph, a second begin_capture. A failed call in between makes end_capture fail.
   virtual Status begin_capture() = 0;
   virtual Expected<std::unique_ptr<Graph>> end_capture() = 0;
   virtual Status launch(const Graph& graph) = 0;
@@ -133,7 +139,13 @@ class Device {
 // Errors, each one line: no driver, a driver that is too old, no such device, a compute capability without kernels in this
 // build, a build without CUDA.
 Expected<std::unique_ptr<Device>> open_cuda(int ordinal);
-// memory: the limit that allocate() enforces.
-Expected<std::unique_ptr<Device>> open_emulated(std::uint64_t memory);
+// memory: the limit that allocate() enforces. Its copies check that the device's side lies in memory of the device; memory that
+// allocate() gave ends at a page that faults. Destruction drops what is queued: a host that gives up on a running await must set
+// the poison word first, as with CUDA.
+struct EmulatedFaults {
+  bool refuse_mapped = false;         // allocate_mapped fails, as on systems without it
+  std::uint64_t lose_after = 0;       // kernels after which the device is lost; 0: never
+};
+Expected<std::unique_ptr<Device>> open_emulated(std::uint64_t memory, EmulatedFaults faults = {});
 
 }  // namespace ktc::device
