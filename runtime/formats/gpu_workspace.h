@@ -100,7 +100,8 @@ constexpr GpuLinearWorkspace gpu_linear_workspace(Format activations, std::uint6
   return {gpu_operand_bytes(activations, tokens, columns)};
 }
 
-// mlp: x; h [tokens, intermediate padded to 64], f32 (few tokens) or bf16; with f32 activations gate and up, twice as wide, first.
+// mlp: x; h [tokens, intermediate padded to 64], f32 or bf16; where gate and up are made first (f32 weights or activations), they are
+// twice as wide and half of the tokens are worked on at once, so that one row more is enough.
 struct GpuMlpWorkspace {
   std::uint64_t x;
   std::uint64_t h;
@@ -108,8 +109,7 @@ struct GpuMlpWorkspace {
 };
 constexpr GpuMlpWorkspace gpu_mlp_workspace(Format activations, std::uint64_t tokens, std::uint64_t columns,
                                             std::uint64_t intermediate) {
-  const std::uint64_t h = tokens * ((intermediate + 63) / 64 * 64) * 4;
-  return {gpu_operand_bytes(activations, tokens, columns), align256(activations == Format::f32 ? 3 * h : h)};
+  return {gpu_operand_bytes(activations, tokens, columns), align256((tokens + 1) * ((intermediate + 63) / 64 * 64) * 4)};
 }
 
 // Tokens whose pairs are worked on at once.

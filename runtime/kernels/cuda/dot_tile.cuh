@@ -3,6 +3,8 @@
 // shared memory in a fixed order.
 #pragma once
 
+#include <cstdint>
+
 #include "runtime/kernels/cuda/weight_words.cuh"
 
 namespace ktc::gpu {
@@ -114,13 +116,44 @@ __device__ RowPlace place_of(const Rows& w, const std::byte* matrix, std::uint32
   return {matrix + row * w.row_bytes, matrix + w.scales_offset + static_cast<std::uint64_t>(row) * w.groups * scale_bytes};
 }
 
-// x [tokens][columns] f32 to bf16 in shared memory, in the order of the codes, zero up to `stride`. Stride: staged_stride().
-template <Format F>
-__device__ void stage(const float* x, std::uint64_t x_stride, int tokens, int columns, __nv_bfloat16* xs, int stride) {
-  for (int r = 0; r < tokens; ++r)
-    for (int k = threadIdx.x; k < stride; k += blockDim.x)
-      xs[r * stride + (k < stride - 8 ? static_cast<int>(stage_column<F>(k)) : k)] =
-          __float2bfloat16_rn(k < columns ? x[r * x_stride + k] : 0.0f);
+// Rows of f32, row(r) with r in [0, tokens), to bf16 in shared memory, in the order of the codes, zero up to `stride`.
+// Stride: staged_stride(). All threads of the block; the caller synchronises.
+template <Format F, typename Row>
+__device__ void stage(const Row& row, int tokens, int columns, __nv_bfloat16* xs, int stride) {
+  const int pieces = (stride - 8) / 8;
+#pragma unroll 4
+  for (int i = threadIdx.x; i < tokens * pieces; i += kDotWarps * 32) {
+    const int r = i / pieces, k = i % pieces * 8;
+    const float* x = row(r) + k;
+    float v[8];
+    if (k + 8 <= columns && (reinterpret_cast<std::uintptr_t>(x) & 15) == 0) {
+      const float4 a = *reinterpret_cast<const float4*>(x), b = *reinterpret_cast<const float4*>(x + 4);
+      v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+    } else {
+#pragma unroll
+      for (int e = 0; e < 8; ++e) v[e] = k + e < columns ? x[e] : 0.0f;
+    }
+    std::uint32_t words[4];
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      const __nv_bfloat162 pair = F == Format::int4 ? __floats2bfloat162_rn(v[w], v[w + 4]) : __floats2bfloat162_rn(v[2 * w], v[2 * w + 1]);
+      words[w] = *reinterpret_cast<const std::uint32_t*>(&pair);
+    }
+    *reinterpret_cast<uint4*>(xs + r * stride + k) = make_uint4(words[0], words[1], words[2], words[3]);
+  }
+}
+
+// Asks for the first pieces of a tile while activations are staged.
+template <int B>
+__device__ inline void prefetch_tile(const std::byte* lo, const std::byte* hi, int first, int by, int steps) {
+  const int t = threadIdx.x & 3;
+#pragma unroll
+  for (int u = 0; u < 4; ++u) {
+    const int s = first + u * by;
+    if (s >= steps) break;
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(lo + (s * 4 + t) * B));
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(hi + (s * 4 + t) * B));
+  }
 }
 
 // Columns padded to whole steps, and 8 more so that rows lie in different banks.

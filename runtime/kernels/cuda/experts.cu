@@ -20,12 +20,13 @@ __global__ void __launch_bounds__(kDotWarps * 32) pair_gate_up(Pairs pairs, Matr
   if (m < 0) return;
   auto* xs = reinterpret_cast<__nv_bfloat16*>(shared);
   const int stride = staged_stride(static_cast<int>(w.columns));
-  stage<F>(x.data + token * x.stride, x.stride, 1, static_cast<int>(w.columns), xs, stride);
-  __syncthreads();
   const std::byte* matrix = w.matrix(m);
   const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
   const int columns = step_columns<F, B>(), steps = (static_cast<int>(w.columns) + columns - 1) / columns;
-  const std::uint32_t features = w.rows / 2, tiles = (features + 7) / 8;
+  const std::uint32_t features = w.rows / 2, tiles = (features + 7) / 8, soon = min(blockIdx.x * 8 + (lane >> 2), features - 1);
+  prefetch_tile<B>(place_of<F>(w, matrix, soon).codes, place_of<F>(w, matrix, features + soon).codes, warp, kDotWarps, steps);
+  stage<F>([&](int) { return x.data + token * x.stride; }, 1, static_cast<int>(w.columns), xs, stride);
+  __syncthreads();
   for (std::uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const std::uint32_t feature = min(tile * 8 + (lane >> 2), features - 1);
     const RowPlace gate = place_of<F>(w, matrix, feature), up = place_of<F>(w, matrix, features + feature);
@@ -61,12 +62,17 @@ __global__ void __launch_bounds__(kDotWarps * 32)
   __syncthreads();
   auto* hs = reinterpret_cast<__nv_bfloat16*>(shared);
   const int stride = staged_stride(static_cast<int>(w.columns));
-  for (int i = 0; i < count; ++i)
-    stage<F>(h + (token * pairs.top_k + own[i]) * h_stride, 0, 1, static_cast<int>(w.columns), hs + i * stride, stride);
-  __syncthreads();
   const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
   const int columns = step_columns<F, B>(), steps = (static_cast<int>(w.columns) + columns - 1) / columns;
   const int shares = count == 0 || count >= kDotWarps ? 1 : kDotWarps / count;
+  if (warp < count * shares) {
+    const std::byte* matrix = w.matrix(matrices[warp % count]);
+    const std::uint32_t soon = blockIdx.x * kDotRows + (lane >> 2);
+    prefetch_tile<B>(place_of<F>(w, matrix, min(soon, w.rows - 1)).codes, place_of<F>(w, matrix, min(soon + 8, w.rows - 1)).codes,
+                     warp / count, shares, steps);
+  }
+  stage<F>([&](int i) { return h + (token * pairs.top_k + own[i]) * h_stride; }, count, static_cast<int>(w.columns), hs, stride);
+  __syncthreads();
   const std::uint32_t tiles = (w.rows + kDotRows - 1) / kDotRows;
   for (std::uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const std::uint32_t row = tile * kDotRows + (lane >> 2);
@@ -258,17 +264,18 @@ int many(const ExpertsArgs& a, const Pairs& pairs, void* stream) {
   return 0;
 }
 
-// ------------------------------------------------------------------------------------------------------------ f32 activations
+// ------------------------------------------------------------------------------------------------- f32 activations or weights
 
 template <Format F>
-__global__ void slow_gate_up(Pairs pairs, Matrix x, Rows w, float* h, std::uint64_t h_stride, std::uint32_t first) {
+__global__ void slow_gate_up(Pairs pairs, Matrix x, Rows w, float* h, std::uint64_t h_stride, std::uint32_t first, bool rounded) {
   const std::uint32_t pair = blockIdx.y, token = first + pair / pairs.top_k, lane = threadIdx.x & 31;
   const std::uint32_t feature = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
   const int m = matrix_of_pair(pairs, token, pair % pairs.top_k);
   if (m < 0 || feature >= w.rows / 2) return;
   float gate = 0, up = 0;
   for (std::uint32_t k = lane; k < w.columns; k += 32) {
-    const float v = x.data[token * x.stride + k];
+    float v = x.data[token * x.stride + k];
+    if (rounded) v = __bfloat162float(__float2bfloat16_rn(v));
     gate = fmaf(v, value_at<F>(w, w.matrix(m), feature, k), gate);
     up = fmaf(v, value_at<F>(w, w.matrix(m), w.rows / 2 + feature, k), up);
   }
@@ -276,7 +283,9 @@ __global__ void slow_gate_up(Pairs pairs, Matrix x, Rows w, float* h, std::uint6
     gate += __shfl_xor_sync(0xffffffffu, gate, o);
     up += __shfl_xor_sync(0xffffffffu, up, o);
   }
-  if (lane == 0) h[pair * h_stride + feature] = gate / (1.0f + expf(-gate)) * up;
+  if (lane != 0) return;
+  const float f = gate / (1.0f + expf(-gate)) * up;
+  h[pair * h_stride + feature] = rounded ? __bfloat162float(__float2bfloat16_rn(f)) : f;
 }
 
 template <Format F>
@@ -308,7 +317,8 @@ int slow(const ExpertsArgs& a, const Pairs& pairs, void* stream) {
   const std::uint32_t step = at_once < 4096 ? at_once : 4096;  // pairs are the second dimension of a grid
   for (std::uint32_t first = 0; first < a.rows; first += step) {
     const std::uint32_t tokens = a.rows - first < step ? a.rows - first : step;
-    slow_gate_up<F><<<dim3(ceil_div(intermediate, 8), tokens * a.top_k), 256, 0, stream_of(stream)>>>(pairs, a.x, gate_up, h, h_stride, first);
+    slow_gate_up<F><<<dim3(ceil_div(intermediate, 8), tokens * a.top_k), 256, 0, stream_of(stream)>>>(
+        pairs, a.x, gate_up, h, h_stride, first, a.activations == Format::bf16);
     slow_down<F><<<dim3(ceil_div(down.rows, 8), tokens), 256, 0, stream_of(stream)>>>(pairs, h, h_stride, down, a.out, first);
     if (const int error = cudaGetLastError()) return error;
   }

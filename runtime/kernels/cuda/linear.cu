@@ -18,11 +18,13 @@ __global__ void __launch_bounds__(kDotWarps * 32) few_kernel(Matrix x, Rows w, c
   auto* xs = reinterpret_cast<__nv_bfloat16*>(shared);
   const int stride = staged_stride(static_cast<int>(w.columns));
   __shared__ float sums[kDotWarps * kDotRows * kDotTokens];
-  stage<F>(x.data, x.stride, tokens, static_cast<int>(w.columns), xs, stride);
-  __syncthreads();
   const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
   const int columns = step_columns<F, B>(), steps = (static_cast<int>(w.columns) + columns - 1) / columns;
-  const std::uint32_t tiles = (w.rows + kDotRows - 1) / kDotRows;
+  const std::uint32_t tiles = (w.rows + kDotRows - 1) / kDotRows, soon = blockIdx.x * kDotRows + (lane >> 2);
+  prefetch_tile<B>(place_of<F>(w, w.data, min(soon, w.rows - 1)).codes, place_of<F>(w, w.data, min(soon + 8, w.rows - 1)).codes, warp,
+                   kDotWarps, steps);
+  stage<F>([&](int r) { return x.data + r * x.stride; }, tokens, static_cast<int>(w.columns), xs, stride);
+  __syncthreads();
   for (std::uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const std::uint32_t row = tile * kDotRows + (lane >> 2);
     const RowPlace lo = place_of<F>(w, w.data, min(row, w.rows - 1)), hi = place_of<F>(w, w.data, min(row + 8, w.rows - 1));
@@ -48,11 +50,12 @@ __global__ void __launch_bounds__(kDotWarps * 32)
   auto* xs = reinterpret_cast<__nv_bfloat16*>(shared);
   const int stride = staged_stride(static_cast<int>(w.columns));
   __shared__ float sums[kDotWarps * kDotRows * kDotTokens];
-  stage<F>(x.data, x.stride, tokens, static_cast<int>(w.columns), xs, stride);
-  __syncthreads();
   const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
   const int columns = step_columns<F, B>(), steps = (static_cast<int>(w.columns) + columns - 1) / columns;
-  const std::uint32_t features = w.rows / 2, tiles = (features + 7) / 8;
+  const std::uint32_t features = w.rows / 2, tiles = (features + 7) / 8, soon = min(blockIdx.x * 8 + (lane >> 2), features - 1);
+  prefetch_tile<B>(place_of<F>(w, w.data, soon).codes, place_of<F>(w, w.data, features + soon).codes, warp, kDotWarps, steps);
+  stage<F>([&](int r) { return x.data + r * x.stride; }, tokens, static_cast<int>(w.columns), xs, stride);
+  __syncthreads();
   for (std::uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const std::uint32_t feature = min(tile * 8 + (lane >> 2), features - 1);
     const RowPlace gate = place_of<F>(w, w.data, feature), up = place_of<F>(w, w.data, features + feature);
@@ -71,11 +74,14 @@ __global__ void __launch_bounds__(kDotWarps * 32)
 }
 
 template <Format F>
-__global__ void slow_kernel(Matrix x, Rows w, const float* bias, Matrix out, std::uint32_t rows) {
+__global__ void slow_kernel(Matrix x, Rows w, const float* bias, Matrix out, std::uint32_t rows, bool rounded) {
   const std::uint32_t n = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, r = blockIdx.y, lane = threadIdx.x & 31;
   if (n >= w.rows || r >= rows) return;
   float f = 0;
-  for (std::uint32_t k = lane; k < w.columns; k += 32) f = fmaf(x.data[r * x.stride + k], value_at<F>(w, w.data, n, k), f);
+  for (std::uint32_t k = lane; k < w.columns; k += 32) {
+    const float v = x.data[r * x.stride + k];
+    f = fmaf(rounded ? __bfloat162float(__float2bfloat16_rn(v)) : v, value_at<F>(w, w.data, n, k), f);
+  }
   for (int o = 16; o > 0; o /= 2) f += __shfl_xor_sync(0xffffffffu, f, o);
   if (lane == 0) out.data[r * out.stride + n] = f + (bias != nullptr ? bias[n] : 0.0f);
 }
@@ -100,12 +106,13 @@ int launch_tile_gemm(Format format, const GemmArgs& args, std::uint32_t most_til
 int linear_slow(const LinearArgs& a, void* stream) {
   const Rows w = rows_of(a.w);
   const dim3 grid(ceil_div(w.rows, 8), a.rows);
+  const bool rounded = a.activations == Format::bf16;
   if (a.w.format == Format::f32) {
-    slow_kernel<Format::f32><<<grid, 256, 0, stream_of(stream)>>>(a.x, w, a.bias, a.out, a.rows);
+    slow_kernel<Format::f32><<<grid, 256, 0, stream_of(stream)>>>(a.x, w, a.bias, a.out, a.rows, rounded);
     return cudaGetLastError();
   }
   return for_format(a.w.format, [&](auto f) -> int {
-    slow_kernel<decltype(f)::value><<<grid, 256, 0, stream_of(stream)>>>(a.x, w, a.bias, a.out, a.rows);
+    slow_kernel<decltype(f)::value><<<grid, 256, 0, stream_of(stream)>>>(a.x, w, a.bias, a.out, a.rows, rounded);
     return cudaGetLastError();
   });
 }

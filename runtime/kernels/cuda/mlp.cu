@@ -5,12 +5,25 @@
 namespace ktc::gpu {
 namespace {
 
-__global__ void swiglu_slow(const float* gate_up, float* h, std::uint32_t intermediate, std::uint64_t h_stride) {
-  const std::uint32_t r = blockIdx.x;
-  for (std::uint32_t i = threadIdx.x; i < intermediate; i += blockDim.x) {
-    const float gate = gate_up[r * 2 * h_stride + i], up = gate_up[r * 2 * h_stride + intermediate + i];
-    h[r * h_stride + i] = gate / (1.0f + expf(-gate)) * up;
+// h over gate: row r of both starts at r * 2 * h_stride.
+__global__ void swiglu_slow(float* gate_up, std::uint32_t intermediate, std::uint64_t row) {
+  float* gate = gate_up + blockIdx.x * row;
+  for (std::uint32_t i = threadIdx.x; i < intermediate; i += blockDim.x) gate[i] = gate[i] / (1.0f + expf(-gate[i])) * gate[intermediate + i];
+}
+
+// Half of the rows at a time: gate and up need two rows of scratch each.
+int slow(const MlpArgs& a, float* scratch, std::uint32_t intermediate, std::uint64_t h_stride, void* stream) {
+  const std::uint32_t at_once = (a.rows + 1) / 2;
+  for (std::uint32_t first = 0; first < a.rows; first += at_once) {
+    const std::uint32_t rows = a.rows - first < at_once ? a.rows - first : at_once;
+    const auto from = [&](const Matrix& m) { return Matrix{m.data + first * m.stride, m.stride, m.columns}; };
+    const Matrix both = {scratch, 2 * h_stride, 2 * intermediate}, h = {scratch, 2 * h_stride, intermediate};
+    if (const int error = linear_slow({from(a.x), a.gate_up, nullptr, both, rows, a.activations, {}}, stream)) return error;
+    swiglu_slow<<<rows, 256, 0, stream_of(stream)>>>(scratch, intermediate, 2 * h_stride);
+    if (const int error = cudaGetLastError()) return error;
+    if (const int error = linear_slow({h, a.down, nullptr, from(a.out), rows, a.activations, {}}, stream)) return error;
   }
+  return 0;
 }
 
 }  // namespace
@@ -21,15 +34,8 @@ int mlp_cuda(const MlpArgs& a, void* stream) {
   const std::uint64_t h_stride = (intermediate + 63) / 64 * 64;
   const auto work = gpu_mlp_workspace(a.activations, a.rows, a.gate_up.columns, intermediate);
   std::byte* h = a.scratch.data + work.x;
-  if (a.activations == Format::f32 || a.gate_up.format == Format::f32) {
-    float* products = reinterpret_cast<float*>(h);  // [rows][2 * h_stride], then h behind them
-    float* hidden = products + a.rows * 2 * h_stride;
-    const Matrix both = {products, 2 * h_stride, 2 * intermediate}, out = {hidden, h_stride, intermediate};
-    if (const int error = linear_slow({a.x, a.gate_up, nullptr, both, a.rows, Format::f32, {}}, stream)) return error;
-    swiglu_slow<<<a.rows, 256, 0, stream_of(stream)>>>(products, hidden, intermediate, h_stride);
-    if (const int error = cudaGetLastError()) return error;
-    return linear_slow({out, a.down, nullptr, a.out, a.rows, Format::f32, {}}, stream);
-  }
+  if (a.activations == Format::f32 || a.gate_up.format == Format::f32)
+    return slow(a, reinterpret_cast<float*>(h), intermediate, h_stride, stream);
   const std::uint32_t most = few_rows(a.gate_up.columns), most_down = few_rows(intermediate);
   if (a.rows <= (most < most_down ? most : most_down)) {
     auto* hidden = reinterpret_cast<float*>(h);

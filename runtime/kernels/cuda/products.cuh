@@ -87,7 +87,7 @@ int round_rows(const Matrix& x, std::uint32_t rows, __nv_bfloat16* out, std::uin
 
 int launch_tile_gemm(Format format, const GemmArgs& args, std::uint32_t most_tiles, void* stream);
 
-// out[r][n] = x[r] . W[n] (+ bias), f32 activations: one warp per element.
+// out[r][n] = x[r] . W[n] (+ bias), one warp per element: f32 activations, f32 weights.
 int linear_slow(const LinearArgs& args, void* stream);
 
 // out = x W^T for up to kGpuFewRows rows: f32 in, f32 out.

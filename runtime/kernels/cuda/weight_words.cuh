@@ -2,8 +2,8 @@
 //
 // A lane of a warp reads `bytes` consecutive bytes of a row and uses them as its part of several m16n8k16 products: which k a
 // product calls first does not matter as long as both operands agree, so nothing is moved between lanes. With codes of four bits
-// the pairs of one word are (0,4) (1,5) (2,6) (3,7), because two masks and one shift take them out; stage_column() puts the other
-// operand into the same order.
+// the pairs of one word are (0,4) (1,5) (2,6) (3,7), because two masks and one shift take them out; stage() of dot_tile.cuh puts
+// the other operand into the same order.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -80,13 +80,6 @@ struct Codes<Format::fp8> {
     }
   }
 };
-
-// Where column k of the other operand goes in a staged row.
-template <Format F>
-__device__ inline std::uint32_t stage_column(std::uint32_t k) {
-  if constexpr (F == Format::int4) return (k & ~7u) | ((k & 3u) << 1) | ((k >> 2) & 1u);
-  return k;
-}
 
 // Scales of int4 groups are bf16, all others f32.
 template <Format F>
