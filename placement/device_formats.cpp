@@ -8,14 +8,14 @@ namespace {
 constexpr Format kF32Bf16[] = {Format::f32, Format::bf16};
 constexpr Format kF32[] = {Format::f32};
 constexpr Format kInt8[] = {Format::int8};
-constexpr Format kF32Int8[] = {Format::f32, Format::int8};
-constexpr Format kCpuWeights[] = {Format::f32, Format::bf16, Format::int8, Format::int4};
+constexpr Format kBf16[] = {Format::bf16};
+constexpr Format kF32Bf16Int8[] = {Format::f32, Format::bf16, Format::int8};
+constexpr Format kCpuWeights[] = {Format::f32, Format::bf16, Format::fp8, Format::int8, Format::int4};
 
 }  // namespace
 
 DeviceFormats formats_of(std::string_view device) {
-  // No CPU kernel takes bf16 activations yet; f32 ones lose nothing and cost little beside reading the weights.
-  if (device == "cpu") return {kCpuWeights, kF32Int8, kF32Bf16};
+  if (device == "cpu") return {kCpuWeights, kF32Bf16Int8, kF32Bf16};
   return {kF32Bf16, kF32Bf16, kF32Bf16};
 }
 
@@ -34,13 +34,14 @@ std::string list(std::span<const Format> formats) {
 
 std::span<const Format> activations_for(std::string_view device, Format weights) {
   if (device != "cpu") return formats_of(device).activations;
-  if (is_integer(weights)) return kInt8;
-  return kF32;
+  if (weights == Format::fp8) return kBf16;
+  // bf16 weights take f32 activations: they lose nothing and cost little beside reading the weights
+  return has_scales(weights) ? kInt8 : kF32;
 }
 
 std::string weights_text(Format weights, std::uint32_t group) {
   std::string text(to_string(weights));
-  if (is_integer(weights)) text += group == 0 ? "/row" : "/" + std::to_string(group);
+  if (has_scales(weights)) text += group == 0 ? "/row" : "/" + std::to_string(group);
   return text;
 }
 

@@ -20,22 +20,30 @@ struct DeviceFormats {
 DeviceFormats formats_of(std::string_view device);
 
 bool takes(std::span<const Format> formats, Format format);
-constexpr bool is_integer(Format weights) { return weights == Format::int8 || weights == Format::int4; }
 
-// Input features per scale when the policy states no group: 64 for int4, one scale per row (0) for the others.
-constexpr std::uint32_t default_group(Format weights) { return weights == Format::int4 ? 64 : 0; }
+// Weights with scales, packed in panels and multiplied by int8 or bf16 activations. They are for products: what else reads a
+// weight (a lookup, the per-head matrices of latent attention) takes f32 or bf16.
+constexpr bool has_scales(Format weights) {
+  return weights == Format::int8 || weights == Format::int4 || weights == Format::fp8;
+}
 
-// "bf16", "int8/row", "int4/64".
+// Input features per scale when the policy states no group: 64 for int4, 128 for fp8 (the blocks of released checkpoints),
+// one scale per row (0) for the others.
+constexpr std::uint32_t default_group(Format weights) {
+  return weights == Format::int4 ? 64 : weights == Format::fp8 ? 128 : 0;
+}
+
+// "bf16", "int8/row", "int4/64", "fp8/128".
 std::string weights_text(Format weights, std::uint32_t group);
 
 std::string list(std::span<const Format> formats);  // "f32, bf16"
 
-// The activations that the device's kernels for weights of a format take: on a CPU int8 for integer weights and f32 for the
-// others.
+// The activations that the device's kernels for weights of a format take: on a CPU int8 for integer weights, bf16 for fp8 and
+// f32 for the others.
 std::span<const Format> activations_for(std::string_view device, Format weights);
 
-// Activations when the policy states none: int8 for integer weights on a CPU, bf16 where weights are bf16 and the device has
-// such kernels, else f32.
+// Activations when the policy states none: on a CPU the only ones there are; else bf16 where weights are bf16 and the device
+// has such kernels, or f32.
 Format default_activations(std::string_view device, Format weights);
 
 }  // namespace ktc::placement

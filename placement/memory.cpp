@@ -45,9 +45,9 @@ std::uint64_t buffer(std::uint64_t rows, std::uint64_t columns) {
 Expected<std::uint64_t> slot_bytes(const ModelDesc& model, const Module& module, const SlotUse& use,
                                    const WeightChoice& weights) {
   const models::WeightSlot& slot = model.slots[use.slot];
-  const bool panels = is_integer(weights.format) && use.role == SlotRole::matrix;
+  const bool panels = has_scales(weights.format) && use.role == SlotRole::matrix;
   const Format format = use.role == SlotRole::vector                                ? Format::f32
-                        : use.role == SlotRole::kv_b && is_integer(weights.format) ? weights.unrounded
+                        : use.role == SlotRole::kv_b && has_scales(weights.format) ? weights.unrounded
                                                                                    : weights.format;
   std::optional<std::uint64_t> bytes;
   if (use.role == SlotRole::kv_b) {
@@ -70,14 +70,15 @@ Expected<std::uint64_t> slot_bytes(const ModelDesc& model, const Module& module,
 // Buffers and workspace of one module at n tokens, none sharing an address: inputs are counted by whoever makes them.
 struct ModuleBuffers {
   std::uint64_t n, hidden;
-  bool panels = false;  // int8 activations
+  bool panels = false;
+  Format activations = Format::int8;  // of products with panels
 
   // The largest scratch of a module's products, which run one after the other.
   std::uint64_t linear(std::initializer_list<std::uint64_t> columns) const {
     std::uint64_t most = 0;
     for (const std::uint64_t width : columns) most = std::max(most, width);
     if (!panels) return 0;
-    return wide(most) ? UINT64_MAX : panel_linear_workspace(Format::int8, n, most, kGranule, kFewestTileRows).total();
+    return wide(most) ? UINT64_MAX : panel_linear_workspace(activations, n, most, kGranule, kFewestTileRows).total();
   }
 
   std::uint64_t operator()(const models::EmbeddingDesc&) const { return buffer(n, hidden); }
@@ -110,7 +111,7 @@ struct ModuleBuffers {
     const std::uint64_t bytes = times(2, buffer(n, hidden));  // output, and the sum with the residual
     if (wide(times(top_k, d.intermediate)) || wide(times(top_k, hidden))) return UINT64_MAX;
     if (panels)
-      return plus(bytes, panel_experts_workspace(Format::int8, n, top_k, hidden, d.intermediate, d.experts, kGranule,
+      return plus(bytes, panel_experts_workspace(activations, n, top_k, hidden, d.intermediate, d.experts, kGranule,
                                                  kGranule, kFewestTileRows)
                              .total());
     return plus(bytes, experts_workspace(n, top_k, d.intermediate, d.experts).total());
@@ -119,7 +120,7 @@ struct ModuleBuffers {
     const std::uint64_t bytes = times(2, buffer(n, hidden));
     if (!panels) return plus(bytes, mlp_workspace(n, d.intermediate).total());
     if (wide(hidden)) return UINT64_MAX;
-    return plus(bytes, panel_mlp_workspace(Format::int8, n, hidden, d.intermediate, kGranule, kGranule, kFewestTileRows).total());
+    return plus(bytes, panel_mlp_workspace(activations, n, hidden, d.intermediate, kGranule, kGranule, kFewestTileRows).total());
   }
   std::uint64_t operator()(const models::HeadDesc&) const { return 0; }  // counted with its rows
 
@@ -208,7 +209,7 @@ std::uint64_t arena_bound(const ModelDesc& model, const std::vector<ModulePlacem
     if (modules[i].device != device) continue;
     any = true;
     const Module& module = model.modules[i];
-    ModuleBuffers buffers{n, model.hidden, modules[i].activations == Format::int8};
+    ModuleBuffers buffers{n, model.hidden, has_scales(modules[i].weights), modules[i].activations};
     buffers.top_k = top_k[module.layer];
     const std::uint64_t bytes = std::visit(buffers, module.attributes);
     std::uint64_t& sum = module.layer < 0 ? outside : layers[module.layer];
@@ -219,7 +220,7 @@ std::uint64_t arena_bound(const ModelDesc& model, const std::vector<ModulePlacem
           std::max<std::uint64_t>(extend_rows(n, policy.kv_cache.sequences, model.vocab), batch.decode.back());
       outside = plus(outside, plus(times(2, buffer(rows, model.hidden)), buffer(rows, model.vocab)));
       outside = plus(outside, align64(rows * 4));
-      outside = plus(outside, ModuleBuffers{rows, model.hidden, buffers.panels}.linear({model.hidden}));
+      outside = plus(outside, ModuleBuffers{rows, model.hidden, buffers.panels, buffers.activations}.linear({model.hidden}));
     }
   }
   if (!any) return 0;

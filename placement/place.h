@@ -18,8 +18,8 @@ struct ModulePlacement {
   std::string device;             // for RoutedExperts: where the cold ones live
   Format weights = Format::bf16;  // resolved: never `native`. Of the matrices; vectors (norm weights, biases)
                                   // are always packed as f32, which holds every f16, bf16 and f32 exactly.
-                                  // Integer weights: W_UK and W_UV of latent attention keep `unrounded`
-  Format unrounded = Format::bf16;  // what matrices keep that integer weights do not serve: `native`
+                                  // Weights with scales: W_UK and W_UV of latent attention keep `unrounded`
+  Format unrounded = Format::bf16;  // of matrices that weights with scales do not serve: f32 or bf16
   Format activations = Format::f32;
   std::uint32_t group = 0;  // input features per scale of the weights; 0: one scale per row, or none
   bool pin = false;

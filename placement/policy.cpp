@@ -57,15 +57,15 @@ Status read_activations(const Map& map, FormatChoice* choice) {
   return Status();
 }
 
-// Only int8 and int4 leave the granule of their scales to the user; the others have none or one that is part of the
+// Only int8, int4 and fp8 leave the granule of their scales to the user; the others have none or one that is part of the
 // format.
 Status read_group(const Map& map, const FormatChoice& weights, std::uint32_t* group) {
   if (!map.has("group")) return Status();
   const Node node = map["group"];
   auto value = node.choice<std::uint32_t>({{"row", kGroupRow}, {"32", 32}, {"64", 64}, {"128", 128}});
   if (!value.ok()) return value.status();
-  if (weights.word != "int8" && weights.word != "int4")
-    return node.error("a group needs integer weights", "weights: int8 or int4 beside it", "remove group",
+  if (weights.word != "int8" && weights.word != "int4" && weights.word != "fp8")
+    return node.error("a group needs weights with scales", "weights: int8, int4 or fp8 beside it", "remove group",
                       "weights: " + (weights.stated() ? weights.word : std::string("native, the default")));
   *group = *value;
   return Status();

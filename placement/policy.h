@@ -39,7 +39,7 @@ struct PlaceSpec {
   Position device_position;
   FormatChoice weights;      // not stated: native, the checkpoint's own
   FormatChoice activations;  // not stated: the default of the weights' format and device
-  std::uint32_t group = 0;   // columns per scale of int8 and int4: 32, 64, 128, kGroupRow; 0: not stated
+  std::uint32_t group = 0;   // columns per scale of int8, int4 and fp8: 32, 64, 128, kGroupRow; 0: not stated
   bool pin = false;          // forbids movement
 };
 

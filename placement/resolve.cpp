@@ -32,7 +32,7 @@ bool rounds(const models::ModelDesc& model, const models::Module& module, Format
 
 bool keeps_rows(const models::Module& module, const Rule& rule) {
   const auto format = parse_format(rule.place.weights.word);
-  return module.cls == models::ModuleClass::Embedding && format && is_integer(*format) && rule.place.device == "cpu";
+  return module.cls == models::ModuleClass::Embedding && format && has_scales(*format) && rule.place.device == "cpu";
 }
 
 Expected<ModulePlacement> resolve(const models::ModelDesc& model, const models::Module& module, const Rule& rule) {
@@ -65,7 +65,7 @@ Expected<ModulePlacement> resolve(const models::ModelDesc& model, const models::
   }
 
   placed.weights = native;
-  if (keeps_rows(module, rule)) {  // its rule's activations are those of integer weights
+  if (keeps_rows(module, rule)) {  // its rule's activations are those of weights with scales
     placed.activations = default_activations(spec.device, native);
     return placed;
   }
@@ -74,13 +74,17 @@ Expected<ModulePlacement> resolve(const models::ModelDesc& model, const models::
     if (!format || !takes(available.weights, *format))
       return unavailable(spec.weights, "weights", module.cls, spec.device, "one of native, " + list(available.weights));
     placed.weights = *format;
+  } else if (takes(available.weights, Format::fp8) && spec.activations.word != "f32" && keeps_fp8(model, module)) {
+    placed.weights = Format::fp8;  // exact mode alone needs their values in f32 arithmetic
   }
   placed.group = spec.group == 0 ? default_group(placed.weights) : spec.group == kGroupRow ? 0 : spec.group;
   if (!has_group(placed.weights, placed.group))
     return make_error(StatusCode::invalid_argument,
                       {to_string(spec.weights.position), fmt::format("group of {} weights", spec.weights.word),
-                       std::to_string(placed.group), "row",
-                       fmt::format("{} has one scale per row: remove group, or take int4", spec.weights.word)});
+                       std::to_string(placed.group), placed.weights == Format::fp8 ? "row or 128" : "row",
+                       placed.weights == Format::fp8 ? "remove group for 128"
+                                                     : fmt::format("{} has one scale per row: remove group, or take int4",
+                                                                   spec.weights.word)});
   placed.activations = default_activations(spec.device, placed.weights);
   if (spec.activations.stated()) {
     const auto format = parse_format(spec.activations.word);

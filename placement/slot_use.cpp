@@ -39,6 +39,16 @@ std::vector<SlotUse> slots_of(const models::Module& module) {
   return std::move(collect.uses);
 }
 
+bool keeps_fp8(const models::ModelDesc& model, const models::Module& module) {
+  bool any = false;
+  for (const SlotUse& use : slots_of(module)) {
+    if (use.role == SlotRole::vector) continue;
+    any = true;
+    if (model.slots[use.slot].type != models::TensorType::f8_e4m3) return false;
+  }
+  return any;
+}
+
 bool has_only_bf16_matrices(const models::ModelDesc& model, const models::Module& module) {
   bool any = false;
   for (const SlotUse& use : slots_of(module)) {

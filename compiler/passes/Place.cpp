@@ -95,10 +95,10 @@ class Placer {
     replacer.replaceElementsIn(step, /*replaceAttrs=*/true, /*replaceLocs=*/false, /*replaceTypes=*/false);
   }
 
-  // Integer weights are for products with a matrix. What else a module does takes f32: norms, rope, scores. The per-head
+  // Weights with scales are for products with a matrix. What else a module does takes f32: norms, rope, scores. The per-head
   // matrices of latent attention are multiplied in that arithmetic, so they are not rounded (docs/policy.md).
   static ModulePlacement forStep(kt::StepOpInterface step, ModulePlacement placed) {
-    if (!placement::is_integer(placed.weights) ||
+    if (!placement::has_scales(placed.weights) ||
         llvm::isa<kt::LinearOp, kt::LmHeadOp, kt::MlpOp, kt::ExpertsOp>(step.getOperation())) {
       return placed;
     }
@@ -142,7 +142,7 @@ class Placer {
   void setPlace(Op op, const ModulePlacement& placed, Format format) {
     op.setDevice(placed.device);
     op.setFormat(to_string(format));
-    op.setPacking(to_string(placement::is_integer(format) ? Packing::panel : Packing::row_major));
+    op.setPacking(to_string(placement::has_scales(format) ? Packing::panel : Packing::row_major));
     mlir::IntegerType number = mlir::IntegerType::get(op.getContext(), 64);
     if (const std::uint32_t group = groupOf(placed, format)) {
       op.setGroupAttr(mlir::IntegerAttr::get(number, group));

@@ -30,7 +30,7 @@ struct TileCpu : impl::TileCpuBase<TileCpu> {
     }
     const placement::CpuTarget& cpu = (targetObject ? *targetObject : read).cpu;
     forEachStep(getOperation(), [&](kt::StepOpInterface step) {
-      if (hasPanels(step) && step.getPlaceAttr().getDevice() == "cpu") tile(step, cpu);
+      if (hasPanels(step)) tile(step, cpu);
     });
   }
 
@@ -50,7 +50,8 @@ struct TileCpu : impl::TileCpuBase<TileCpu> {
         rows = std::min(rows, threshold(cpu, weight));
       }
     }
-    op->setAttr("tile", kt::TileAttr::get(&getContext(), xGranule, h, thresholds ? rows : 0));
+    const bool scaled = step.getPlaceAttr().getActivations() == "int8";  // bf16 has no scales
+    op->setAttr("tile", kt::TileAttr::get(&getContext(), scaled ? uint32_t(xGranule) : 0, scaled ? h : 0, thresholds ? rows : 0));
   }
 
   template <typename Op>

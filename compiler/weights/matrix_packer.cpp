@@ -34,6 +34,11 @@ RowQuality MatrixPacker::add_row(const SourceRows& source, std::uint64_t from, s
              matrix_.data() + row * packed_row_bytes(job_.format, job_.packing, job_.columns));
     return {};
   }
+  if (source.scales != nullptr) {
+    const std::size_t groups = scales_of({job_.format, job_.group}, job_.columns);
+    pack_panel_fp8(*panels_, row, reinterpret_cast<const std::uint8_t*>(data), source.scales + from * groups, matrix_);
+    return {};
+  }
   thread_local std::vector<float> weights, scales;
   thread_local std::vector<std::int8_t> codes;
   weights.resize(job_.columns);
@@ -49,7 +54,10 @@ RowQuality MatrixPacker::add_row(const SourceRows& source, std::uint64_t from, s
   codes.resize(job_.columns);
   scales.resize(scales_of(spec, job_.columns));
   const RowQuality quality = quantise_row(weights, job_.importance, spec, codes.data(), scales.data());
-  pack_panel_codes(*panels_, row, codes.data(), scales.data(), matrix_);
+  if (job_.format == Format::fp8)
+    pack_panel_fp8(*panels_, row, reinterpret_cast<const std::uint8_t*>(codes.data()), scales.data(), matrix_);
+  else
+    pack_panel_codes(*panels_, row, codes.data(), scales.data(), matrix_);
   return quality;
 }
 

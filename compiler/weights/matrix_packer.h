@@ -16,12 +16,14 @@
 
 namespace ktc::compiler {
 
-// Row r, column c is element r * row_stride + c * stride of `data`.
+// Row r, column c is element r * row_stride + c * stride of `data`. FP8 codes come with the scales of the job's groups, row
+// after row, and are kept as they are: jobs of format fp8 alone.
 struct SourceRows {
   models::TensorType type;
   const std::byte* data;
   std::uint64_t row_stride;
   std::uint64_t stride;
+  const float* scales = nullptr;
 };
 
 class MatrixPacker {

@@ -4,6 +4,8 @@
 #include <cfloat>
 #include <cmath>
 
+#include "compiler/weights/pack.h"
+
 namespace ktc::compiler {
 namespace {
 
@@ -102,6 +104,25 @@ float search(const Group& group, float plain) {
   return best;
 }
 
+constexpr float kMostE4m3 = 448.0f;
+
+// The nearest E4M3 number to |w| <= 448, ties to even, as its bits.
+std::uint8_t e4m3_of(float w) {
+  const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, w);
+  const std::uint8_t sign = static_cast<std::uint8_t>(bits >> 24 & 0x80u);
+  const float magnitude = std::min(std::abs(w), kMostE4m3);
+  if (magnitude < 0x1p-6f)  // multiples of 2^-9; 8 of them are the code of 2^-6
+    return static_cast<std::uint8_t>(sign | static_cast<std::uint8_t>((magnitude * 512.0f + kRounder) - kRounder));
+  std::uint32_t rounded = __builtin_bit_cast(std::uint32_t, magnitude);
+  rounded += 0x7ffffu + (rounded >> 20 & 1u);  // to 3 bits of mantissa
+  return static_cast<std::uint8_t>(sign | ((rounded >> 20) - (120u << 3)));
+}
+
+float e4m3_value(std::uint8_t code) {
+  const std::byte byte{code};
+  return load_element(models::TensorType::f8_e4m3, &byte, 0);
+}
+
 }  // namespace
 
 std::size_t scales_of(const QuantiseSpec& spec, std::size_t columns) {
@@ -117,7 +138,8 @@ RowQuality quantise_row(std::span<const float> weights, std::span<const float> i
     group.w = weights.data() + begin;
     group.importance = importance.empty() ? nullptr : importance.data() + begin;
     group.n = std::min(per_scale, weights.size() - begin);
-    group.most = static_cast<float>(spec.format == Format::int8 ? kMostCodeInt8 : kMostCodeInt4);
+    const bool fp8 = spec.format == Format::fp8;
+    group.most = fp8 ? kMostE4m3 : static_cast<float>(spec.format == Format::int8 ? kMostCodeInt8 : kMostCodeInt4);
     group.bf16_scale = spec.format == Format::int4 && spec.group != 0;
 
     float largest = 0;
@@ -129,12 +151,19 @@ RowQuality quantise_row(std::span<const float> weights, std::span<const float> i
     quality.finite = quality.finite && finite;
     float scale = finite ? rounded_scale(group, largest / group.most) : 0.0f;
     if (!usable(scale)) scale = 0.0f;
-    if (scale != 0.0f && spec.clip_search) scale = search(group, scale);
+    if (scale != 0.0f && spec.clip_search && !fp8) scale = search(group, scale);
     scales[g] = scale;
     const float inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
     for (std::size_t i = 0; i < group.n; ++i) {
-      const float code = finite ? code_of(group.w[i], inverse, group.most) : 0.0f;
-      codes[begin + i] = static_cast<std::int8_t>(code);
+      float code = 0.0f;
+      if (fp8) {
+        const std::uint8_t bits = finite ? e4m3_of(group.w[i] * inverse) : 0;
+        codes[begin + i] = static_cast<std::int8_t>(bits);
+        code = e4m3_value(bits);
+      } else {
+        if (finite) code = code_of(group.w[i], inverse, group.most);
+        codes[begin + i] = static_cast<std::int8_t>(code);
+      }
       const double w = static_cast<double>(group.w[i]);
       const double difference = w - static_cast<double>(code) * static_cast<double>(scale);
       quality.squared_error += difference * difference;

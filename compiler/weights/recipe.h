@@ -43,7 +43,7 @@ struct WeightJob {
   std::vector<RecipePiece> pieces;        // cover every row of every matrix exactly once
   std::uint64_t offset = 0;               // in the file
   std::uint64_t bytes = 0;                // packed_bytes(...)
-  std::uint32_t group = 0;                // int4: input features per scale; 0: one scale per row, or none
+  std::uint32_t group = 0;                // int4, fp8: input features per scale; 0: one scale per row, or none
   bool clip_search = true;                // int8, int4: see quantise.h
   std::vector<float> importance = {};        // int8, int4: second moments of the input features, or empty
 };

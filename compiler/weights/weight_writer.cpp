@@ -66,8 +66,15 @@ std::vector<std::vector<Block>> blocks_by_matrix(const WeightJob& job, const mod
   return blocks;
 }
 
-Status fill_block(const Block& block, MatrixPacker& packer, const models::ModelDesc& model, const SlotReader& reader,
-                  std::vector<std::byte>& scratch) {
+// A worker's memory for rows of the checkpoint.
+struct Scratch {
+  std::vector<std::byte> rows;
+  std::vector<float> scales;  // of FP8 codes that are kept
+};
+
+Status fill_block(const Block& block, const WeightJob& job, MatrixPacker& packer, const models::ModelDesc& model,
+                  const SlotReader& reader, Scratch& memory) {
+  std::vector<std::byte>& scratch = memory.rows;
   const RecipePiece& piece = *block.piece;
   const models::WeightSlot& slot = model.slots[piece.slot];
   const std::uint64_t element = static_cast<std::uint64_t>(models::tensor_type_bytes(SlotReader::row_type(slot)));
@@ -81,11 +88,24 @@ Status fill_block(const Block& block, MatrixPacker& packer, const models::ModelD
                slot.columns);
     return {};
   }
+  const bool keep = job.format == Format::fp8 && reader.has_codes(piece.slot, job.group);
   const std::uint64_t rows_at_once =
       std::clamp<std::uint64_t>(kReadBytes / std::max<std::uint64_t>(1, source_row * piece.row_step), 1, piece.rows);
   for (std::uint64_t row = 0; row < piece.rows; row += rows_at_once) {
     const std::uint64_t rows = std::min(rows_at_once, piece.rows - row);
     const std::uint64_t span = (rows - 1) * piece.row_step + 1;
+    if (keep) {
+      const std::uint64_t groups = scales_of({job.format, job.group}, slot.columns);
+      scratch.resize(span * slot.columns);
+      memory.scales.resize(span * groups);
+      KTC_RETURN_IF_ERROR(reader.read_codes(piece.slot, block.src_batch, block.src_row + row * piece.row_step, span, job.group,
+                                            scratch, memory.scales));
+      for (std::uint64_t r = 1; r < rows; ++r)  // scales are taken one row after the other
+        std::copy_n(memory.scales.data() + r * piece.row_step * groups, groups, memory.scales.data() + r * groups);
+      packer.add({models::TensorType::f8_e4m3, scratch.data(), piece.row_step * slot.columns, 1, memory.scales.data()},
+                 block.dst_row + row, rows);
+      continue;
+    }
     scratch.resize(span * source_row);
     KTC_RETURN_IF_ERROR(
         reader.read_rows(piece.slot, block.src_batch, block.src_row + row * piece.row_step, span, scratch));
@@ -144,7 +164,8 @@ class Writer {
     const int workers = static_cast<int>(std::min<std::size_t>(todo.size(), static_cast<std::size_t>(arena.max_concurrency())));
     arena.execute([&] {
       tbb::parallel_for(0, workers, [&](int) {
-        std::vector<std::byte> scratch, matrix;
+        Scratch scratch;
+        std::vector<std::byte> matrix;
         for (std::size_t i; !failed_.load(std::memory_order_relaxed) && (i = next.fetch_add(1)) < todo.size();)
           finish(todo[i], make(todo[i], scratch, matrix));
       });
@@ -169,7 +190,7 @@ class Writer {
                                                        .remedy = "free space or choose another output folder"});
   }
 
-  Status make(std::size_t index, std::vector<std::byte>& scratch, std::vector<std::byte>& matrix) {
+  Status make(std::size_t index, Scratch& scratch, std::vector<std::byte>& matrix) {
     const WeightJob& job = jobs_[index];
     const auto blocks = blocks_by_matrix(job, model_);
     const std::uint64_t matrix_bytes = job.bytes / job.batch;
@@ -181,7 +202,7 @@ class Writer {
     for (std::uint64_t b = 0; b < job.batch; ++b) {
       if (options_.cancelled && options_.cancelled()) return Status(StatusCode::cancelled, "interrupted; run again to resume");
       packer.begin();
-      for (const Block& block : blocks[b]) KTC_RETURN_IF_ERROR(fill_block(block, packer, model_, *reader_, scratch));
+      for (const Block& block : blocks[b]) KTC_RETURN_IF_ERROR(fill_block(block, job, packer, model_, *reader_, scratch));
       const RowQuality made = packer.quality();
       if (!made.finite) return not_finite(job, b);
       const double error = made.squared_norm > 0 ? std::sqrt(made.squared_error / made.squared_norm) : 0;

@@ -4,13 +4,14 @@
 #include <cstring>
 #include <span>
 
+#include "compiler/weights/pack.h"
 #include "runtime/formats/panel.h"
 
 namespace ktc::compiler {
 
 struct DecodedElement {
   float value;  // code * scale
-  int code;     // signed; 0 for bf16
+  int code;     // signed; the bits of fp8; 0 for bf16
   float scale;  // 0 for bf16
 };
 
@@ -31,6 +32,8 @@ inline DecodedElement decode_place(const PanelLayout& layout, std::span<const st
   int code = 0;
   if (layout.format == Format::int8) {
     code = byte((inner / 4 * 16 + lane) * 4 + inner % 4) - 128;
+  } else if (layout.format == Format::fp8) {
+    code = byte((inner / 4 * 16 + lane) * 4 + inner % 4);
   } else {
     const int both = byte((inner % 32 / 4 * 16 + lane) * 4 + inner % 4);
     code = (inner < 32 ? both & 15 : both >> 4) - 8;
@@ -41,7 +44,12 @@ inline DecodedElement decode_place(const PanelLayout& layout, std::span<const st
     std::memcpy(&scale, scales + lane * 4, 4);
   else
     scale = bf16(scales + lane * 2);
-  return {static_cast<float>(code) * scale, code, scale};
+  float value = static_cast<float>(code);
+  if (layout.format == Format::fp8) {
+    const std::byte bits{static_cast<std::uint8_t>(code)};
+    value = load_element(models::TensorType::f8_e4m3, &bits, 0);
+  }
+  return {value * scale, code, scale};
 }
 
 inline DecodedElement decode_panel(const PanelLayout& layout, std::span<const std::byte> matrix, std::uint64_t row,

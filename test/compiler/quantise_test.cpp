@@ -135,6 +135,31 @@ TEST(Quantise, PlainRoundingIsAmaxAndNearestEven) {
   EXPECT_DOUBLE_EQ(r.quality.squared_error, 0.25 * 3);
 }
 
+// Against the list of all E4M3 numbers: nearest, and the even code at a tie.
+TEST(Quantise, Fp8CodesAreTheNearestE4m3Numbers) {
+  std::vector<float> numbers;
+  for (int code = 0; code < 127; ++code)
+    numbers.push_back(std::ldexp(static_cast<float>(code >> 3 ? 8 + (code & 7) : code & 7), std::max(code >> 3, 1) - 10));
+  std::vector<float> row = {448.0f};  // the scale is 1
+  for (std::size_t i = 0; i + 1 < numbers.size(); ++i)
+    for (const float t : {0.0f, 0.25f, 0.5f, 0.75f}) row.push_back((i % 2 ? -1 : 1) * (numbers[i] + t * (numbers[i + 1] - numbers[i])));
+  const Rounded r = rounded(row, {Format::fp8, 0, true});
+  EXPECT_EQ(r.scales[0], 1.0f);
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    std::size_t best = 0;
+    for (std::size_t c = 1; c < numbers.size(); ++c) {
+      const float now = std::abs(numbers[c] - std::abs(row[i])), before = std::abs(numbers[best] - std::abs(row[i]));
+      if (now < before || (now == before && c % 2 == 0)) best = c;
+    }
+    EXPECT_EQ(static_cast<std::uint8_t>(r.codes[i]), best | (std::signbit(row[i]) ? 0x80 : 0)) << row[i];
+  }
+  const Rounded groups = rounded(normal_row(300, 3), {Format::fp8, 128, true});
+  EXPECT_EQ(groups.scales.size(), 3u);
+  EXPECT_LT(groups.quality.squared_error, 0.0009 * groups.quality.squared_norm) << "2^-4 / sqrt(3) at the most, about 0.026";
+  const Rounded broken = rounded({1.0f, NAN}, {Format::fp8, 0, true});
+  EXPECT_FALSE(broken.quality.finite);
+}
+
 TEST(Quantise, ScalesOfInt4GroupsAreBf16AndCodesBelongToThem) {
   const std::vector<float> row = normal_row(96, 11);
   const Rounded r = rounded(row, {Format::int4, 32, true});

@@ -204,7 +204,7 @@ TEST_F(WeightsTest, PanelsOfAnExpertBankDecodeToTheCheckpointWithinHalfAStep) {
   constexpr std::uint64_t kExperts = 3, kIntermediate = 21, kHidden = 100;
   const std::uint32_t tensor = add_tensor({kExperts, 2 * kIntermediate, kHidden}, 0);
   const std::uint32_t slot = add_slot("experts.gate_up", kExperts, 2 * kIntermediate, kHidden, {{tensor, 0, 0}});
-  for (const Format format : {Format::int8, Format::int4, Format::bf16}) {
+  for (const Format format : {Format::int8, Format::int4, Format::fp8, Format::bf16}) {
     for (const std::uint32_t group : {0u, 32u, 128u}) {
       if (!has_group(format, group)) continue;
       WeightJob bank = panel_job("bank", kExperts, 2 * kIntermediate, kHidden, format, group, true,
@@ -220,7 +220,9 @@ TEST_F(WeightsTest, PanelsOfAnExpertBankDecodeToTheCheckpointWithinHalfAStep) {
           for (std::uint64_t c = 0; c < bank.columns; ++c) {
             const DecodedElement found = decode_panel(layout, matrix, r, c);
             const float expected = element(tensor, (e * bank.rows + r) * kHidden + c);
-            EXPECT_LE(std::abs(found.value - expected), found.scale * 0.5f + std::abs(expected) * 0x1p-8f)
+            // fp8: three bits of mantissa, steps of 2^-9 next to zero
+            const float half = format == Format::fp8 ? found.scale * 0x1p-10f + std::abs(expected) * 0x1p-4f : found.scale * 0.5f;
+            EXPECT_LE(std::abs(found.value - expected), half * 1.001f + std::abs(expected) * 0x1p-8f)
                 << to_string(format) << "/" << group << " matrix " << e << " [" << r << ", " << c << "]";
             error += (found.value - expected) * (found.value - expected);
             norm += expected * expected;
@@ -304,44 +306,113 @@ TEST_F(WeightsTest, AWeightThatIsNoNumberIsNamed) {
             "download the checkpoint again, or give this module weights: native");
 }
 
-// Codes and scales of an FP8 tensor lie in the shards like any other; blocks are cut at its edges.
-TEST_F(WeightsTest, Fp8DecodesWithTheScaleOfItsBlock) {
-  constexpr std::uint64_t kRows = 130, kColumns = 200;
-  const std::uint32_t other = add_tensor({3, 4}, 0);  // so that nothing begins at byte 0
-  (void)other;
-  const std::uint64_t codes_at = data_[0].size() * 2;
-  std::vector<std::uint8_t> codes(kRows * kColumns);
-  for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::uint8_t>(i * 7 % 127);  // 0x7f is no number
-  const float scales[2][2] = {{0.5f, 2.0f}, {0.25f, 3.0f}};
-  std::vector<std::byte> bytes(codes.size() + sizeof scales);
-  std::memcpy(bytes.data(), codes.data(), codes.size());
-  std::memcpy(bytes.data() + codes.size(), scales, sizeof scales);
-  for (std::size_t i = 0; i < bytes.size(); i += 2) {
-    std::uint16_t word;
-    std::memcpy(&word, bytes.data() + i, 2);
-    data_[0].push_back(word);
+// A slot of FP8 [130, 200] whose codes and scales lie in a shard like any other tensor; blocks are cut at its edges.
+class Fp8Test : public WeightsTest {
+ protected:
+  static constexpr std::uint64_t kRows = 130, kColumns = 200;
+
+  // Scales of blocks of scale_rows times scale_columns: 0.5, 2.0, 0.25, 3.0, ...
+  void make(std::uint64_t scale_rows, std::uint64_t scale_columns) {
+    add_tensor({3, 4}, 0);  // so that nothing begins at byte 0
+    const std::uint64_t codes_at = data_[0].size() * 2;
+    codes_.resize(kRows * kColumns);
+    for (std::size_t i = 0; i < codes_.size(); ++i)  // 0x7f is no number
+      codes_[i] = static_cast<std::uint8_t>(i * 7 % 127 | (i % 3 == 0 ? 0x80 : 0));
+    scale_rows_ = scale_rows;
+    scale_columns_ = scale_columns;
+    across_ = (kColumns + scale_columns - 1) / scale_columns;
+    scales_.resize((kRows + scale_rows - 1) / scale_rows * across_);
+    for (std::size_t i = 0; i < scales_.size(); ++i) scales_[i] = std::ldexp(1.0f + static_cast<float>(i % 5) / 8, static_cast<int>(i % 4) - 2);
+    std::vector<std::byte> bytes(codes_.size() + scales_.size() * 4);
+    std::memcpy(bytes.data(), codes_.data(), codes_.size());
+    std::memcpy(bytes.data() + codes_.size(), scales_.data(), scales_.size() * 4);
+    for (std::size_t i = 0; i < bytes.size(); i += 2) {
+      std::uint16_t word;
+      std::memcpy(&word, bytes.data() + i, 2);
+      data_[0].push_back(word);
+    }
+    model_.tensors.push_back({"q", TensorType::f8_e4m3, {kRows, kColumns}, 0, codes_at, codes_.size()});
+    model_.tensors.push_back({"q_scale_inv", TensorType::f32, {scales_.size() / across_, across_}, 0, codes_at + codes_.size(), scales_.size() * 4});
+    models::TensorPiece piece;
+    piece.tensor = 1;
+    piece.scales = 2;
+    piece.scale_rows = scale_rows;
+    piece.scale_columns = scale_columns;
+    slot_ = add_slot("q", 1, kRows, kColumns, {piece});
+    model_.slots[slot_].type = TensorType::f8_e4m3;
   }
-  model_.tensors.push_back({"q", TensorType::f8_e4m3, {kRows, kColumns}, 0, codes_at, codes.size()});
-  model_.tensors.push_back({"q_scale_inv", TensorType::f32, {2, 2}, 0, codes_at + codes.size(), sizeof scales});
-  models::TensorPiece piece;
-  piece.tensor = 1;
-  piece.scales = 2;
-  piece.scale_rows = piece.scale_columns = 128;
-  const std::uint32_t slot = add_slot("q", 1, kRows, kColumns, {piece});
-  model_.slots[slot].type = TensorType::f8_e4m3;
-  const auto value = [&](std::uint64_t r, std::uint64_t c) {
-    const int code = codes[r * kColumns + c], exponent = code >> 3, mantissa = code & 7;
+  float scale(std::uint64_t r, std::uint64_t c) const { return scales_[r / scale_rows_ * across_ + c / scale_columns_]; }
+  float value(std::uint64_t r, std::uint64_t c) const {
+    const int code = codes_[r * kColumns + c], exponent = code >> 3 & 15, mantissa = code & 7;
     const double magnitude = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
-    return static_cast<float>(magnitude) * scales[r / 128][c / 128];
-  };
-  const WeightJob wide = job("wide", 1, kRows, kColumns, Format::f32, {{.slot = slot, .rows = kRows}});
-  const WeightJob turned = job("turned", 1, kColumns, 3, Format::f32, {{.slot = slot, .src_row = 127, .rows = 3, .transpose = true}},
+    return static_cast<float>(code & 0x80 ? -magnitude : magnitude) * scale(r, c);
+  }
+
+  std::vector<std::uint8_t> codes_;
+  std::vector<float> scales_;
+  std::uint64_t scale_rows_ = 0, scale_columns_ = 0, across_ = 0;
+  std::uint32_t slot_ = 0;
+};
+
+TEST_F(Fp8Test, DecodesWithTheScaleOfItsBlock) {
+  make(128, 128);
+  const WeightJob wide = job("wide", 1, kRows, kColumns, Format::f32, {{.slot = slot_, .rows = kRows}});
+  const WeightJob turned = job("turned", 1, kColumns, 3, Format::f32, {{.slot = slot_, .src_row = 127, .rows = 3, .transpose = true}},
                                wide.bytes);
   const std::vector<std::byte> file = write({wide, turned});
   for (std::uint64_t r = 0; r < kRows; ++r)
     for (std::uint64_t c = 0; c < kColumns; ++c) EXPECT_EQ(packed(file, wide, 0, r, c), value(r, c)) << r << ", " << c;
   for (std::uint64_t c = 0; c < kColumns; ++c)
     for (std::uint64_t r = 0; r < 3; ++r) EXPECT_EQ(packed(file, turned, 0, c, r), value(127 + r, c));
+}
+
+// Codes in panels are the checkpoint's bytes, with the scale of their block for every group: nothing is rounded.
+TEST_F(Fp8Test, CodesAreKeptWhereTheGroupsAreThoseOfTheCheckpoint) {
+  struct Case {
+    std::uint64_t scale_rows, scale_columns;
+    std::uint32_t group;
+  };
+  std::uint64_t fingerprint = 0;
+  for (const Case c : {Case{128, 128, 128}, Case{1, kColumns, 128}, Case{1, kColumns, 0}, Case{kRows, kColumns, 0}}) {
+    data_.assign(2, {});
+    model_.tensors.clear();
+    model_.slots.clear();
+    make(c.scale_rows, c.scale_columns);
+    // every third row, from row 1 on, and the rows between them behind those
+    const WeightJob kept = panel_job("kept", 1, kRows, kColumns, Format::fp8, c.group, false,
+                                     {{.slot = slot_, .src_row = 1, .row_step = 3, .rows = 43},
+                                      {.slot = slot_, .row_step = 3, .rows = 44, .dst_row = 43},
+                                      {.slot = slot_, .src_row = 2, .row_step = 3, .rows = 43, .dst_row = 87}});
+    const std::vector<std::byte> file = write({kept}, options(2, ++fingerprint));
+    const PanelLayout layout = *panel_layout(Format::fp8, c.group, false, kRows, kColumns);
+    for (std::uint64_t r = 0; r < kRows; ++r) {
+      const std::uint64_t row = r < 43 ? 1 + 3 * r : r < 87 ? 3 * (r - 43) : 2 + 3 * (r - 87);
+      for (std::uint64_t k = 0; k < kColumns; ++k) {
+        const DecodedElement found = decode_panel(layout, file, r, k);
+        ASSERT_EQ(found.code, codes_[row * kColumns + k]) << r << ", " << k;
+        ASSERT_EQ(found.scale, scale(row, k)) << r << ", " << k;
+        ASSERT_EQ(found.value, value(row, k));
+      }
+    }
+    EXPECT_EQ(records_[0].quality.error(), 0) << "nothing was rounded";
+    EXPECT_EQ(records_[0].quality.squared_norm, 0);
+  }
+}
+
+TEST_F(Fp8Test, OtherGroupsAreRoundedAgainAndSayHowMuch) {
+  make(128, 128);
+  const WeightJob rows = panel_job("rows", 1, kRows, kColumns, Format::fp8, 0, false, {{.slot = slot_, .rows = kRows}});
+  const std::vector<std::byte> file = write({rows});
+  const PanelLayout layout = *panel_layout(Format::fp8, 0, false, kRows, kColumns);
+  double error = 0, norm = 0;
+  for (std::uint64_t r = 0; r < kRows; ++r)
+    for (std::uint64_t k = 0; k < kColumns; ++k) {
+      const double difference = decode_panel(layout, file, r, k).value - value(r, k);
+      error += difference * difference;
+      norm += static_cast<double>(value(r, k)) * value(r, k);
+    }
+  EXPECT_GT(error, 0);
+  EXPECT_NEAR(records_[0].quality.error(), std::sqrt(error / norm), 1e-6);
 }
 
 TEST_F(WeightsTest, AJournalOfOtherWeightsIsNotTrusted) {

@@ -188,8 +188,8 @@ TEST(PlaceTest, FormatsWithoutKernelsAreRefusedWithWhatThereIs) {
   const ModelDesc model = build_model({.layers = 1});
   EXPECT_EQ(
       error_of(try_place(model, rule("{class: RoutedExperts}", "{device: cpu, weights: mxfp4}") + kRest)),
-      "p.yaml:3:67: weights of RoutedExperts on cpu: found mxfp4, expected one of native, f32, bf16, int8, int4; this "
-      "version's kernels take no mxfp4 there");
+      "p.yaml:3:67: weights of RoutedExperts on cpu: found mxfp4, expected one of native, f32, bf16, fp8, int8, int4; "
+      "this version's kernels take no mxfp4 there");
   EXPECT_EQ(error_of(try_place(model, rule("{class: Attention}", "{device: cuda:0, weights: fp8}") + kRest)),
             "p.yaml:3:66: weights of Attention on cuda:0: found fp8, expected one of native, f32, bf16; this version's "
             "kernels take no fp8 there");
@@ -223,6 +223,33 @@ TEST(PlaceTest, IntegerWeightsBringTheirGroupAndInt8Activations) {
             "p.yaml:3:67: group of int8 weights: found 64, expected row; int8 has one scale per row: remove group, or take int4");
   EXPECT_EQ(error_of(try_place(model, rule("{class: RoutedExperts}", "{device: cpu, weights: int8, activations: f32}") + kRest)),
             "p.yaml:3:86: activations for int8 weights of RoutedExperts on cpu: found f32, expected int8; this version's "
+            "kernels take no f32 there");
+}
+
+TEST(PlaceTest, Fp8KeepsItsCodesOnACpuUnlessActivationsAreF32) {
+  const ModelDesc model = build_model({.layers = 1, .mla = true, .type = models::TensorType::f8_e4m3});
+  const auto attention = [&](const char* place) {
+    const Placement placed = place_ok(model, rule("{class: Attention}", place) + kRest);
+    return placed.modules[module_named(model, "model.layers.0.self_attn")];
+  };
+  const ModulePlacement native = attention("{device: cpu}");
+  EXPECT_EQ(native.weights, Format::fp8);
+  EXPECT_EQ(native.group, 128u);
+  EXPECT_EQ(native.activations, Format::bf16);
+  EXPECT_EQ(native.unrounded, Format::bf16) << "of W_UK and W_UV";
+  EXPECT_EQ(attention("{device: cpu, weights: fp8, group: row}").group, 0u);
+  EXPECT_EQ(attention("{device: cpu, weights: native, activations: f32}").weights, Format::bf16);
+  EXPECT_EQ(attention("{device: cpu, weights: bf16}").weights, Format::bf16);
+  EXPECT_EQ(attention("{device: cuda:0}").weights, Format::bf16) << "no kernel of a GPU takes it";
+  const ModelDesc bf16 = build_model({.layers = 1});
+  const Placement asked = place_ok(bf16, rule("{class: \"*\"}", "{device: cpu, weights: fp8}"));
+  EXPECT_EQ(asked.modules[module_named(bf16, "model.layers.0.mlp.experts")].weights, Format::fp8);
+  EXPECT_EQ(asked.modules[module_named(bf16, "model.embed_tokens")].weights, Format::bf16);
+  EXPECT_EQ(asked.modules[module_named(bf16, "model.layers.0.mlp.gate")].weights, Format::bf16);
+  EXPECT_EQ(error_of(try_place(bf16, rule("{class: RoutedExperts}", "{device: cpu, weights: fp8, group: 64}") + kRest)),
+            "p.yaml:3:67: group of fp8 weights: found 64, expected row or 128; remove group for 128");
+  EXPECT_EQ(error_of(try_place(bf16, rule("{class: RoutedExperts}", "{device: cpu, weights: fp8, activations: f32}") + kRest)),
+            "p.yaml:3:85: activations for fp8 weights of RoutedExperts on cpu: found f32, expected bf16; this version's "
             "kernels take no f32 there");
 }
 

@@ -124,11 +124,11 @@ const Case kRuleCases[] = {
     {"GroupUnknown", rule("{class: Norm}", "{device: cpu, weights: int4, group: 48}"),
      "p.yaml:4:48: rules[0].place.group: found '48', expected one of row, 32, 64, 128"},
     {"GroupWithoutIntegers", rule("{class: Norm}", "{device: cpu, weights: bf16, group: 64}"),
-     "p.yaml:4:48: rules[0].place.group: a group needs integer weights: found weights: bf16, expected weights: int8 or "
-     "int4 beside it; remove group"},
+     "p.yaml:4:48: rules[0].place.group: a group needs weights with scales: found weights: bf16, expected weights: int8, "
+     "int4 or fp8 beside it; remove group"},
     {"GroupWithDefault", rule("{class: Norm}", "{device: cpu, group: row}"),
-     "p.yaml:4:33: rules[0].place.group: a group needs integer weights: found weights: native, the default, expected "
-     "weights: int8 or int4 beside it; remove group"},
+     "p.yaml:4:33: rules[0].place.group: a group needs weights with scales: found weights: native, the default, expected "
+     "weights: int8, int4 or fp8 beside it; remove group"},
 };
 
 const Case kExperts[] = {
@@ -157,8 +157,8 @@ const Case kExperts[] = {
     {"DevicesTwice", with("experts: {gpu: {devices: [cuda:0, cuda:0]}}"),
      "p.yaml:3:35: experts.gpu.devices[1]: device named twice: found 'cuda:0', expected each GPU once"},
     {"GpuGroup", with("experts: {gpu: {devices: [cuda:0], group: 64}}"),
-     "p.yaml:3:43: experts.gpu.group: a group needs integer weights: found weights: native, the default, expected "
-     "weights: int8 or int4 beside it; remove group"},
+     "p.yaml:3:43: experts.gpu.group: a group needs weights with scales: found weights: native, the default, expected "
+     "weights: int8, int4 or fp8 beside it; remove group"},
     {"FrequencyWithoutStatistics", with("experts: {strategy: frequency}"),
      "p.yaml:3:21: experts.strategy: the strategy needs counts: found 'frequency', expected experts.statistics beside "
      "it; record them with ktc-run --record-experts stats.json, or take uniform"},

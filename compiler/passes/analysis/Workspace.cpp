@@ -40,18 +40,26 @@ std::optional<uint64_t> sum(std::optional<uint64_t> a, std::optional<uint64_t> b
   return result;
 }
 
+// Of a step whose formats are verified: int8 where there is no such format, which needs the most scratch beside bf16.
+Format activationsOf(kt::StepOpInterface step) {
+  return parse_format(step.getPlaceAttr().getActivations().str()).value_or(Format::int8);
+}
+
 // Scratch of products with panels; kt.tile says how activations are scaled.
 std::optional<uint64_t> panelLinear(kt::StepOpInterface step, uint64_t rows, mlir::Value x) {
   auto tile = step->getAttrOfType<kt::TileAttr>("tile");
   const uint64_t columns = kt::columnsOf(x.getType());
   if (!tile || !small({rows + 15, columns, 16})) return std::nullopt;
-  return panel_linear_workspace(Format::int8, rows, columns, tile.getX(), tile.getRows()).total();
+  return panel_linear_workspace(activationsOf(step), rows, columns, tile.getX(), tile.getRows()).total();
 }
 
 }  // namespace
 
 bool hasPanels(kt::StepOpInterface step) {
-  return step.getPlaceAttr() && step.getPlaceAttr().getActivations() == "int8" &&
+  kt::PlaceAttr place = step.getPlaceAttr();
+  if (!place || place.getDevice() != "cpu") return false;
+  auto format = parse_format(place.getWeights().str());
+  return format && !takes_packing(*format, Packing::row_major) &&
          llvm::isa<kt::LinearOp, kt::LmHeadOp, kt::MlpOp, kt::ExpertsOp>(step.getOperation());
 }
 
@@ -87,7 +95,7 @@ std::optional<uint64_t> workspaceBytes(kt::StepOpInterface step, kt::BoundsAttr 
               !small({experts, hidden + inner, 64})) {
             return std::nullopt;
           }
-          return panel_experts_workspace(Format::int8, rows, topk, hidden, inner, experts, tile.getX(), tile.getH(),
+          return panel_experts_workspace(activationsOf(step), rows, topk, hidden, inner, experts, tile.getX(), tile.getH(),
                                          tile.getRows())
               .total();
         }
@@ -100,7 +108,7 @@ std::optional<uint64_t> workspaceBytes(kt::StepOpInterface step, kt::BoundsAttr 
           auto tile = o.getTileAttr();
           const uint64_t hidden = kt::columnsOf(o.getX().getType());
           if (!tile || !small({rows + 15, hidden, 64}) || !small({rows + 15, down.getColumns(), 64})) return std::nullopt;
-          return panel_mlp_workspace(Format::int8, rows, hidden, down.getColumns(), tile.getX(), tile.getH(), tile.getRows())
+          return panel_mlp_workspace(activationsOf(step), rows, hidden, down.getColumns(), tile.getX(), tile.getH(), tile.getRows())
               .total();
         }
         if (!small({rows, down.getColumns(), 4})) return std::nullopt;

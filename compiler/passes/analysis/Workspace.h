@@ -7,7 +7,7 @@
 
 namespace ktc::compiler {
 
-// Whether the op multiplies by weights in panels: its activations are int8.
+// Whether the op multiplies by weights in panels: on a CPU, products with weights that have scales.
 bool hasPanels(kt::StepOpInterface step);
 
 // Bytes of scratch that a step needs at the bounds of its entry; 0: none. nullopt: more than 2^60, which
