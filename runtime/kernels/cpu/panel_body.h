@@ -9,24 +9,53 @@
 namespace ktc::kernels {
 namespace {
 
-// Prefetch to the second level, 4 KiB ahead of the reader: cut at the panel's end and continued at `next`.
+// Prefetch to the second level, 4 KiB of blocks ahead of the reader and in the order of the memory: cut at the panel's end and
+// continued at `next`. The head is read along with the blocks behind it, so the distance has its length on top, and its lines
+// are asked for along with the blocks: exactly so many lines in all as the panel has, so that the next one starts as far ahead.
+template <std::size_t kPairBytes>  // of the two blocks of 64 K
 struct Ahead {
-  const char* panel;
+  static constexpr std::size_t kAheadBytes = 4096;
+  const char* at;     // where the prefetch stands
   const char* next;
-  std::size_t bytes, distance;
+  std::ptrdiff_t left;  // to the panel's end; without end once it is in the next
 
-  KTC_INLINE explicit Ahead(const PanelArgs& a)
-      : panel(reinterpret_cast<const char*>(a.panel)),
-        next(reinterpret_cast<const char*>(a.next != nullptr ? a.next : a.panel)),
-        bytes(a.layout->panel_bytes),
-        distance(at_most(a.layout->panel_bytes, 4096)) {}
+  KTC_INLINE explicit Ahead(const PanelArgs& a) {
+    const PanelLayout& l = *a.layout;
+    const std::size_t wanted = l.head_bytes + kAheadBytes;
+    std::size_t distance = wanted;
+    if (l.group != 0) {  // whole periods of blocks with their scales, at the places where the panel may end
+      const std::size_t scales = 32 * l.scale_bytes;
+      distance = l.group == 128 ? (wanted + 2 * kPairBytes - 1) / (2 * kPairBytes) * (2 * kPairBytes + scales)
+                                : (wanted + kPairBytes - 1) / kPairBytes * (kPairBytes + (l.group == 32 ? 2 : 1) * scales);
+    }
+    distance = at_most(distance, l.panel_bytes);
+    const char* panel = reinterpret_cast<const char*>(a.panel);
+    next = a.next != nullptr ? reinterpret_cast<const char*>(a.next) : panel;
+    at = panel + distance;
+    left = static_cast<std::ptrdiff_t>(l.panel_bytes - distance);
+    turn();
+  }
 
-  // For a reader that is about to read Lines cache lines at `offset` of the panel.
-  template <int Lines>
-  KTC_INLINE void ask(std::size_t offset) const {
-    const std::size_t to = offset + distance;
-    const char* p = to < bytes ? panel + to : next + (to - bytes);
-    KTC_UNROLL for (int i = 0; i < Lines; ++i) _mm_prefetch(p + 64 * i, _MM_HINT_T1);
+  // Line `i` of those that pass() leaves behind.
+  KTC_INLINE void line(std::size_t i) const { _mm_prefetch(at + 64 * i, _MM_HINT_T1); }
+  KTC_INLINE void pass(std::size_t lines) {
+    at += 64 * lines;
+    left -= static_cast<std::ptrdiff_t>(64 * lines);
+    turn();
+  }
+
+  // With each pair of blocks, and for the lines of scales in between.
+  template <std::size_t kLines = kPairBytes / 64>
+  KTC_INLINE void ask() {
+    KTC_UNROLL for (std::size_t i = 0; i < kLines; ++i) line(i);
+    pass(kLines);
+  }
+
+ private:
+  KTC_INLINE void turn() {
+    if (left > 0) return;
+    at = next;
+    left = PTRDIFF_MAX;
   }
 };
 

@@ -88,16 +88,19 @@ template <typename Weights>
 KTC_INLINE void float_panel(const PanelArgs& a) {
   const bool scaled = a.layout->format == Format::fp8, grouped = a.layout->group != 0;
   const std::size_t blocks = a.layout->k_blocks, period = grouped ? a.layout->group / 64 : blocks, count = a.m * 32;
-  const Ahead ahead(a);
+  Ahead<2 * Weights::kBlockBytes> ahead(a);
   alignas(64) float sums[kFewRows * 32];
   float* c = grouped ? sums : a.out;
   clear(a.out, count);
   std::size_t offset = a.layout->head_bytes;
   for (std::size_t kb = 0; kb < blocks;) {
     const float* ws = reinterpret_cast<const float*>(a.panel) + kb / period * 32;
-    if (grouped) clear(sums, count);
+    if (grouped) {
+      clear(sums, count);
+      ahead.template ask<2>();
+    }
     for (const std::size_t end = at_most(kb + period, blocks); kb < end; ++kb, offset += 2 * Weights::kBlockBytes) {
-      ahead.ask<2 * Weights::kBlockBytes / 64>(offset);
+      ahead.ask();
       add_block<Weights>(a, offset, kb * a.kb_stride, c);
     }
     if (!scaled) continue;
@@ -106,6 +109,7 @@ KTC_INLINE void float_panel(const PanelArgs& a) {
       Vec::store(a.out + i, grouped ? Vec::fma(sum, scale, Vec::load(a.out + i)) : Vec::mul(sum, scale));
     }
   }
+  if (scaled && !grouped) ahead.template ask<2>();
 }
 
 }  // namespace

@@ -97,7 +97,7 @@ struct NibblePanel {
 
   KTC_INLINE void run() {
     const Steps steps(a);
-    const Ahead ahead(a);
+    Ahead<2 * kBlockBytes> ahead(a);
     const bool halves = a.layout->group == 32;
     std::size_t offset = a.layout->head_bytes;
     for (std::size_t i = 0; i < a.m * 32; i += Vec::kWidth) Vec::store(a.out + i, Vec::zero());
@@ -105,7 +105,11 @@ struct NibblePanel {
       const std::size_t first = kb, end = at_most(kb + steps.period, steps.blocks);
       if (!halves) start(first * 2, end * 2);
       for (; kb < end; ++kb, offset += 2 * kBlockBytes) {
-        ahead.ask<2 * kBlockBytes / 64>(offset);
+        ahead.ask();
+        if (halves)
+          ahead.template ask<2>();
+        else if (a.layout->group != 0 && (kb & steps.group_shift) == 0)
+          ahead.template ask<1>();
         if (halves) start(kb * 2, kb * 2 + 1);
         half(offset, false, kb * a.kb_stride);
         if (halves) {
@@ -117,6 +121,7 @@ struct NibblePanel {
       }
       if (!halves) finish_step(first >> steps.group_shift, first >> steps.granule_shift);
     }
+    if (a.layout->group == 0) ahead.template ask<2>();
     const float* ws = reinterpret_cast<const float*>(a.panel);
     for (std::size_t m = 0; m < a.m; ++m)
       for (std::size_t i = 0; i < 32; i += Vec::kWidth) {

@@ -22,6 +22,8 @@ struct Few {
   static constexpr bool kStepped = kGroups || kGranules;
   static constexpr bool kSpill = kStepped && M > 6;          // f lives in `out`, for want of registers
 
+  using Prefetch = Ahead<kBlocks * kBlockBytes>;
+
   const PanelArgs& a;
   const std::byte* values[M];
   __m512i acc[M][kBlocks][kChains];
@@ -46,10 +48,12 @@ struct Few {
     acc[m][p][chain] = _mm512_dpbusd_epi32(acc[m][p][chain], weights, _mm512_set1_epi32(load_i32(values[m] + at)));
   }
 
-  // One pair of blocks; `at` is the offset of its 64 activations.
-  KTC_INLINE void blocks(const std::byte* w, std::size_t at) {
+  // One pair of blocks; `at` is the offset of its 64 activations. A line of the prefetch between two of the multiplications:
+  // all at once they would fill the queue that the loads need.
+  KTC_INLINE void blocks(const std::byte* w, std::size_t at, const Prefetch& ahead) {
     KTC_UNROLL for (int r = 0; r < kLines; ++r) {
       KTC_UNROLL for (int p = 0; p < kBlocks; ++p) {
+        ahead.line(static_cast<std::size_t>(r * kBlocks + p));
         const __m512i v = Ints::load(w + p * kBlockBytes + r * 64);
         if constexpr (!kInt4) {
           KTC_UNROLL for (int m = 0; m < M; ++m) multiply(m, p, r & (kChains - 1), v, at + r * 4);
@@ -67,9 +71,10 @@ struct Few {
   }
 
   template <bool kHigh>
-  KTC_INLINE void half_blocks(const std::byte* w, std::size_t at) {
+  KTC_INLINE void half_blocks(const std::byte* w, std::size_t at, const Prefetch& ahead) {
     KTC_UNROLL for (int r = 0; r < kLines; ++r) {
       KTC_UNROLL for (int p = 0; p < kBlocks; ++p) {
+        if ((r % 2 == 1) == kHigh) ahead.line(static_cast<std::size_t>(r * kBlocks + p));
         const __m512i v = Ints::load(w + p * kBlockBytes + r * 64);
         const __m512i nibbles = _mm512_and_si512(kHigh ? _mm512_srli_epi16(v, 4) : v, _mm512_set1_epi8(15));
         KTC_UNROLL for (int m = 0; m < M; ++m) multiply(m, p, 0, nibbles, at + (kHigh ? 32 : 0) + r * 4);
@@ -103,7 +108,8 @@ struct Few {
 
   KTC_INLINE void run() {
     const Steps steps(a);
-    const Ahead ahead(a);
+    Prefetch ahead(a);
+    constexpr std::size_t kPairLines = kBlocks * kLines;
     const std::size_t stride = a.kb_stride;
     std::size_t offset = a.layout->head_bytes;
     KTC_UNROLL for (int m = 0; m < M; ++m) {
@@ -117,13 +123,15 @@ struct Few {
     for (std::size_t kb = 0; kb < steps.blocks;) {
       const std::size_t first = kb, end = at_most(kb + steps.period, steps.blocks);
       if constexpr (kHalves) {
-        ahead.ask<kBlocks * kLines>(offset);
+        ahead.line(kPairLines);
+        ahead.line(kPairLines + 1);
         KTC_UNROLL for (int m = 0; m < M; ++m) start(m, a.rows[m].sums[kb * 2]);
-        half_blocks<false>(a.panel + offset, kb * stride);
+        half_blocks<false>(a.panel + offset, kb * stride, ahead);
         finish_step(kb * 2, kb >> steps.granule_shift);
         KTC_UNROLL for (int m = 0; m < M; ++m) start(m, a.rows[m].sums[kb * 2 + 1]);
-        half_blocks<true>(a.panel + offset, kb * stride);
+        half_blocks<true>(a.panel + offset, kb * stride, ahead);
         finish_step(kb * 2 + 1, kb >> steps.granule_shift);
+        ahead.pass(kPairLines + 2);
         offset += kBlocks * kBlockBytes;
         ++kb;
         continue;
@@ -136,12 +144,14 @@ struct Few {
         }
       }
       for (; kb < end; ++kb) {
-        ahead.ask<kBlocks * kLines>(offset);
-        blocks(a.panel + offset, kb * stride);
+        blocks(a.panel + offset, kb * stride, ahead);
+        if constexpr (kGroups) ahead.line(kPairLines);  // of scales, for one or two pairs
+        ahead.pass(kGroups ? kPairLines + 1 - (kb & steps.group_shift) : kPairLines);
         offset += kBlocks * kBlockBytes;
       }
       if constexpr (kStepped) finish_step(first >> steps.group_shift, first >> steps.granule_shift);
     }
+    if constexpr (!kGroups) ahead.template ask<2>();
     KTC_UNROLL for (int m = 0; m < M; ++m) {
       KTC_UNROLL for (int p = 0; p < kBlocks; ++p) {
         float* out = a.out + m * 32 + p * 16;
