@@ -34,6 +34,20 @@ Outcome run(const std::string& arguments) {
 
 const std::string kShape = "--experts 8 --hidden 320 --intermediate 96 --top-k 2 --threads 2 --rounds 1 --gib 0.002 ";
 
+TEST(BenchExperts, StepsARoundPerLine) {
+  const auto lines = std::filesystem::path(testing::TempDir()) / "bench_experts_lines";
+  std::ofstream(lines) << "\n\n";
+  const Outcome outcome = run(kShape + "--tokens 1,2 --format int8 --step < " + lines.string());
+  ASSERT_EQ(outcome.code, 0) << outcome.text;
+  EXPECT_EQ(outcome.text.find("{\"ready\": true"), 0u) << outcome.text;
+  for (const char* line : {"\"tokens_per_expert\": 1, \"round\": 0, ", "\"tokens_per_expert\": 2, \"round\": 1, ",
+                           "{\"round\": 1, \"done\": true}", " 2 rounds;"})
+    EXPECT_NE(outcome.text.find(line), std::string::npos) << line << outcome.text;
+  const Outcome none = run(kShape + "--tokens 1 --format int8 --step < /dev/null");
+  EXPECT_EQ(none.code, 1);
+  EXPECT_NE(none.text.find("no round was asked for"), std::string::npos) << none.text;
+}
+
 TEST(BenchExperts, ReportsEveryCase) {
   const auto file = std::filesystem::path(testing::TempDir()) / "bench_experts.json";
   const Outcome outcome = run(kShape + "--tokens 1,17 --format int8,int4/32,bf16 --json " + file.string());

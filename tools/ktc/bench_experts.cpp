@@ -34,10 +34,16 @@ class Bench {
  public:
   explicit Bench(const ExpertsOptions& options) : options_(options) {}
 
-  Expected<ExpertsResult> run() {
+  Expected<ExpertsResult> run(const NextRound& next) {
     KTC_RETURN_IF_ERROR(prepare());
     for (Case& c : cases_) KTC_RETURN_IF_ERROR(check(c));
-    for (std::uint32_t round = 0; round < options_.rounds; ++round) measure_round();
+    std::vector<double> seconds;
+    for (std::uint32_t round = 0; next ? next(seconds) : round < options_.rounds; ++round) {
+      measure_round();
+      seconds.clear();
+      for (const Case& c : cases_) seconds.push_back(c.seconds.back());
+    }
+    if (reads_.empty()) return make_error(StatusCode::invalid_argument, {"experts", "no round was asked for", "", "one at least"});
     return result();
   }
 
@@ -207,6 +213,7 @@ ExpertsResult Bench::result() const {
   ExpertsResult result;
   result.level = engine_.kernels.level;
   result.threads = workers_->threads();
+  result.rounds = reads_.size();
   result.read = spread_of(reads_);
   result.integer_peak = spread_of(integer_peaks_);
   result.float_peak = spread_of(float_peaks_);
@@ -243,6 +250,6 @@ Spread spread_of(std::vector<double> values) {
   return {at(0.25), at(0.5), at(0.75)};
 }
 
-Expected<ExpertsResult> measure_experts(const ExpertsOptions& options) { return Bench(options).run(); }
+Expected<ExpertsResult> measure_experts(const ExpertsOptions& options, const NextRound& next) { return Bench(options).run(next); }
 
 }  // namespace ktc::bench

@@ -6,6 +6,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,6 +37,7 @@ struct CaseResult {
 struct ExpertsResult {
   IsaLevel level = IsaLevel::scalar;
   int threads = 0;
+  std::size_t rounds = 0;
   std::vector<std::uint64_t> pool_bytes;        // per format of the options
   Spread read;                                  // bytes per second
   Spread integer_peak, float_peak;              // operations per second; 0: no case needs it
@@ -44,6 +47,10 @@ struct ExpertsResult {
 
 // `options`: checked. Fails, without a result, when a layer's output differs from the scalar kernels': to the bit for integer
 // formats, by more than a thousandth of the largest output for the others.
-Expected<ExpertsResult> measure_experts(const ExpertsOptions& options);
+//
+// `next`: asked before every round, with the seconds of one layer that the last round found, by case, in the order of the
+// formats and within them of the tokens (nothing before the first round); false ends the measurement. Empty: options.rounds rounds.
+using NextRound = std::function<bool(std::span<const double> seconds)>;
+Expected<ExpertsResult> measure_experts(const ExpertsOptions& options, const NextRound& next = {});
 
 }  // namespace ktc::bench

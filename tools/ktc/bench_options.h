@@ -31,6 +31,7 @@ struct ExpertsOptions {
   std::uint32_t x_granule = 64, h_granule = 64;  // int8 activations: input features per scale; 0: the whole row
   std::int64_t tile_rows = -1;         // from how many rows tile kernels serve; 0: never; -1: what the compiler chooses
   std::string json;                    // file; empty: none
+  bool step = false;                   // a round per line of standard input instead of `rounds`
 
   // set by check()
   std::vector<WeightFormat> formats;

@@ -32,7 +32,7 @@ std::string cpu_name() {
 
 std::string to_table(const ExpertsOptions& o, const ExpertsResult& r) {
   std::string text = fmt::format("{} experts, {} x {}, top {}; {}, kernels {}, {} threads, {} rounds; x per {}, h per {}\n",
-                                 o.experts, o.hidden, o.intermediate, o.top_k, cpu_name(), ktc::to_string(r.level), r.threads, o.rounds,
+                                 o.experts, o.hidden, o.intermediate, o.top_k, cpu_name(), ktc::to_string(r.level), r.threads, r.rounds,
                                  granule(o.x_granule), granule(o.h_granule));
   text += "weights";
   for (std::size_t f = 0; f < r.pool_bytes.size(); ++f)
@@ -62,7 +62,7 @@ std::string to_json(const ExpertsOptions& o, const ExpertsResult& r) {
       {"isa", std::string(ktc::to_string(r.level))},
       {"shape", {{"experts", o.experts}, {"hidden", o.hidden}, {"intermediate", o.intermediate}, {"top_k", o.top_k}}},
       {"granules", {{"x", o.x_granule}, {"h", o.h_granule}}},
-      {"rounds", o.rounds},
+      {"rounds", r.rounds},
       {"ceilings", {{"read_bytes_per_second", spread(r.read)}, {"peak_kernel", r.peak_tiled ? "many" : "few"}}}};
   if (r.integer_peak.median > 0) json["ceilings"]["int8_operations_per_second"] = spread(r.integer_peak);
   if (r.float_peak.median > 0) json["ceilings"]["bf16_operations_per_second"] = spread(r.float_peak);

@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fstream>
+#include <iostream>
 #include <string>
 
 #include "tools/ktc/bench_report.h"
@@ -13,9 +14,26 @@ int fail(const std::string& message, int code) {
   return code;
 }
 
+// A line when a round can begin (with --step, the protocol of test/device/peers), then the times of every round.
+ktc::bench::NextRound stepper(const ktc::bench::ExpertsOptions& options) {
+  return [&options, round = 0](std::span<const double> seconds) mutable {
+    std::size_t i = 0;
+    if (seconds.empty()) std::puts("{\"ready\": true, \"peer\": \"ktc\"}");
+    for (const auto& format : options.formats)
+      for (const std::uint32_t m : options.tokens)
+        if (i < seconds.size())
+          std::printf("{\"peer\": \"ktc\", \"format\": \"%s\", \"tokens_per_expert\": %u, \"round\": %d, \"microseconds\": %.2f}\n",
+                      to_string(format).c_str(), m, round, seconds[i++] * 1e6);
+    if (!seconds.empty()) std::printf("{\"round\": %d, \"done\": true}\n", round++);
+    std::fflush(stdout);
+    std::string line;
+    return static_cast<bool>(std::getline(std::cin, line));
+  };
+}
+
 int experts(ktc::bench::ExpertsOptions& options) {
   if (const ktc::Status status = ktc::bench::check(options); !status.ok()) return fail(status.message(), 2);
-  const auto result = ktc::bench::measure_experts(options);
+  const auto result = ktc::bench::measure_experts(options, options.step ? stepper(options) : ktc::bench::NextRound());
   if (!result.ok()) return fail(result.status().message(), 1);
   if (!options.json.empty()) {
     std::ofstream file(options.json, std::ios::binary);
@@ -55,6 +73,7 @@ int main(int argc, char** argv) {
   bank->add_option("--x-granule", options.x_granule, "inputs per int8 scale: 64, 128, or 0 for the row (64)");
   bank->add_option("--h-granule", options.h_granule, "the same between the two products (64)");
   bank->add_option("--tile-rows", options.tile_rows, "from how many tokens tile kernels serve; 0: never (as the compiler plans)");
+  bank->add_flag("--step", options.step, "a round per line of standard input, each followed by its times as JSON lines");
   bank->add_option("--json", options.json, "also write the results to FILE");
   try {
     app.parse(argc, argv);
