@@ -11,7 +11,7 @@
 namespace ktc::exec {
 
 using Step = std::variant<EmbedStep, NormStep, LinearStep, GqaStep, MlaStep, RouteStep, ExpertsStep, MlpStep, AddStep,
-                          SelectRowsStep, PanelLinearStep, PanelMlpStep, PanelExpertsStep>;
+                          AddNormStep, SelectRowsStep, PanelLinearStep, PanelMlpStep, PanelExpertsStep>;
 
 // A decode or extend entry.
 struct Program {
@@ -20,7 +20,7 @@ struct Program {
   std::uint32_t max_tokens = 0, max_rows = 0, max_sequences = 0;
   std::vector<Step> steps;
   std::vector<std::string> names;  // of the steps, for observers
-  std::vector<Ids> ids, positions, output_rows;  // inputs; most entries have one of each at most
+  std::vector<Ids> ids, positions, output_rows, deferred;  // inputs; most entries have one of each at most
   Matrix logits;
 };
 

@@ -8,6 +8,7 @@
 
 #include "runtime/exec/cpu_count.h"
 #include "runtime/exec/resolve.h"
+#include "runtime/exec/step_request.h"
 #include "runtime/weights/host_memory.h"
 
 namespace ktc::exec {
@@ -15,20 +16,14 @@ namespace {
 
 using weights::HostBlock;
 
-Status misuse(StatusCode code, std::size_t sequence, std::string what, std::string found, std::string expected,
-              std::string remedy = "") {
-  return make_error(code, {"sequence " + std::to_string(sequence), std::move(what), std::move(found), std::move(expected),
-                           std::move(remedy)});
-}
-
 class CpuExecutor final : public Executor {
  public:
   static Expected<std::unique_ptr<Executor>> create(std::shared_ptr<const plan::OpenPlan> plan, const ExecutorOptions& options);
 
   Expected<StepResult> run(std::span<const StepSequence> sequences) override;
 
-  StepLimits extend_limits() const override { return limits(false); }
-  StepLimits decode_limits() const override { return limits(true); }
+  StepLimits extend_limits() const override { return largest(bounds_, false); }
+  StepLimits decode_limits() const override { return largest(bounds_, true); }
   std::uint32_t page_tokens() const override { return cache().page_tokens; }
   std::uint32_t page_count() const override { return cache().pages; }
   std::uint32_t tokens_per_sequence() const override { return cache().tokens_per_sequence; }
@@ -38,11 +33,8 @@ class CpuExecutor final : public Executor {
 
  private:
   const planfb::CacheT& cache() const { return *plan_->plan.caches[0]; }
-  StepLimits limits(bool decode) const;
   Status allocate();
   Status allocate_tile_scratch();
-  Status check(std::span<const StepSequence> sequences) const;
-  Expected<const Program*> choose(std::span<const StepSequence> sequences) const;
   void fill_inputs(const Program& program, std::span<const StepSequence> sequences);
   void fill_ropes();
   void run_steps(const Program& program) const;
@@ -57,6 +49,7 @@ class CpuExecutor final : public Executor {
   HostBlock rope_values_, tile_scratch_;
   Memory memory_;
   std::vector<Program> programs_;
+  std::vector<EntryBounds> bounds_;  // of the programs
   std::vector<Token> tokens_;
   std::vector<std::uint32_t> longest_first_, busy_experts_;
   StepState state_;
@@ -156,6 +149,7 @@ Expected<std::unique_ptr<Executor>> CpuExecutor::create(std::shared_ptr<const pl
   KTC_ASSIGN_OR_RETURN(executor->weights_, weights::WeightStore::open(executor->plan_, false));
   KTC_ASSIGN_OR_RETURN(executor->programs_,
                        resolve(executor->plan_->plan, *executor->weights_, executor->kernels_, executor->memory_));
+  executor->bounds_ = entry_bounds(executor->plan_->plan);
   std::size_t experts = 0;
   for (const Program& program : executor->programs_)
     for (const Step& step : program.steps)
@@ -175,70 +169,6 @@ Expected<std::unique_ptr<Executor>> CpuExecutor::create(std::shared_ptr<const pl
   return std::unique_ptr<Executor>(std::move(executor));
 }
 
-StepLimits CpuExecutor::limits(bool decode) const {
-  StepLimits most = {0, 0, 0};
-  for (const Program& program : programs_)  // ascending
-    if (program.decode == decode) most = {program.max_tokens, program.max_rows, program.max_sequences};
-  return most;
-}
-
-Status CpuExecutor::check(std::span<const StepSequence> sequences) const {
-  const std::uint32_t vocabulary = plan_->plan.model->vocab_size;
-  if (sequences.empty())
-    return make_error(StatusCode::invalid_argument, {"step", "no sequences", "0", "at least 1", ""});
-  for (std::size_t i = 0; i < sequences.size(); ++i) {
-    const StepSequence& s = sequences[i];
-    if (s.ids.empty()) return misuse(StatusCode::invalid_argument, i, "no ids", "0", "at least 1");
-    for (const std::int32_t id : s.ids)
-      if (id < 0 || static_cast<std::uint32_t>(id) >= vocabulary)
-        return misuse(StatusCode::invalid_argument, i, "id outside the vocabulary", std::to_string(id),
-                      "0 to " + std::to_string(vocabulary - 1), "use the tokenizer of this plan");
-    if (s.logits_from > s.ids.size())
-      return misuse(StatusCode::invalid_argument, i, "logits from behind the last id", std::to_string(s.logits_from),
-                    "at most " + std::to_string(s.ids.size()));
-    const std::uint64_t end = std::uint64_t{s.position} + s.ids.size();
-    if (end > tokens_per_sequence())
-      return misuse(StatusCode::invalid_argument, i, "longer than the KV cache", std::to_string(end) + " tokens",
-                    "at most " + std::to_string(tokens_per_sequence()), "compile with a larger kv_cache.tokens");
-    const std::uint64_t needed = (end + page_tokens() - 1) / page_tokens();
-    if (s.pages.size() < needed)
-      return misuse(StatusCode::invalid_argument, i, "too few pages for " + std::to_string(end) + " tokens",
-                    std::to_string(s.pages.size()), "at least " + std::to_string(needed));
-    for (std::uint64_t page = 0; page < needed; ++page)
-      if (s.pages[page] >= page_count())
-        return misuse(StatusCode::invalid_argument, i, "page outside the pool", std::to_string(s.pages[page]),
-                      "less than " + std::to_string(page_count()));
-  }
-  return {};
-}
-
-Expected<const Program*> CpuExecutor::choose(std::span<const StepSequence> sequences) const {
-  std::uint64_t tokens = 0, rows = 0;
-  bool decode = true;
-  for (const StepSequence& s : sequences) {
-    tokens += s.ids.size();
-    rows += s.ids.size() - s.logits_from;
-    decode = decode && s.ids.size() == 1 && s.logits_from == 0;
-  }
-  const auto fits = [&](const Program& p) {
-    return tokens <= p.max_tokens && rows <= p.max_rows && sequences.size() <= p.max_sequences;
-  };
-  if (decode)
-    for (const Program& p : programs_)
-      if (p.decode && fits(p)) return &p;
-  for (const Program& p : programs_)
-    if (!p.decode && fits(p)) return &p;
-
-  const StepLimits most = extend_limits();
-  const auto too_many = [](const char* what, std::uint64_t found, std::uint32_t limit) {
-    return make_error(StatusCode::resource_exhausted, {"step", std::string("too many ") + what, std::to_string(found),
-                                                       "at most " + std::to_string(limit), "cut the step into smaller ones"});
-  };
-  if (tokens > most.max_tokens) return too_many("tokens", tokens, most.max_tokens);
-  if (rows > most.max_rows) return too_many("rows of logits", rows, most.max_rows);
-  return too_many("sequences", sequences.size(), most.max_sequences);
-}
-
 void CpuExecutor::fill_inputs(const Program& program, std::span<const StepSequence> sequences) {
   std::size_t t = 0, r = 0;
   state_.prefill = false;
@@ -250,6 +180,7 @@ void CpuExecutor::fill_inputs(const Program& program, std::span<const StepSequen
       longest_first_[t] = static_cast<std::uint32_t>(t);
       for (const Ids& ids : program.ids) *ids.row(t) = s.ids[i];
       for (const Ids& positions : program.positions) *positions.row(t) = static_cast<std::int32_t>(position);
+      for (const Ids& deferred : program.deferred) *deferred.row(t) = is_deferred(plan_->plan, s, position);
       if (i < s.logits_from) continue;
       for (const Ids& output_rows : program.output_rows) *output_rows.row(r) = static_cast<std::int32_t>(t);
       ++r;
@@ -298,8 +229,9 @@ void CpuExecutor::run_steps(const Program& program) const {
 }
 
 Expected<StepResult> CpuExecutor::run(std::span<const StepSequence> sequences) {
-  KTC_RETURN_IF_ERROR(check(sequences));
-  KTC_ASSIGN_OR_RETURN(const Program* program, choose(sequences));
+  KTC_RETURN_IF_ERROR(check_sequences(plan_->plan, sequences));
+  KTC_ASSIGN_OR_RETURN(const std::size_t chosen, choose_entry(bounds_, sequences));
+  const Program* program = &programs_[chosen];
   workers_->enter([&] {
     fill_inputs(*program, sequences);
     fill_ropes();

@@ -38,10 +38,14 @@ struct ExecutorOptions {
 
 // One sequence's part of a step: `ids` follow the `position` tokens that are already in its pages.
 struct StepSequence {
+  static constexpr std::uint32_t kNothing = 0xffffffffu;
   std::span<const std::int32_t> ids;     // at least one
   std::uint32_t position = 0;            // of ids[0]
   std::span<const std::uint32_t> pages;  // page ids for at least position + ids.size() tokens
   std::uint32_t logits_from = 0;         // ids[logits_from ..] need logits; ids.size(): none
+  // Position of the first token that decode generated. Plan.defer_prefill and defer_decode say on which side of it tokens are
+  // deferred, whichever entry runs them: so a sequence gives the same again when it is recomputed.
+  std::uint32_t generated_from = kNothing;
 };
 
 struct StepResult {

@@ -81,6 +81,18 @@ void run_step(const AddStep& s, const StepState& state) {
   });
 }
 
+// A row is summed and normed by one worker while it is in its cache.
+void run_step(const AddNormStep& s, const StepState& state) {
+  row_phase(*state.workers, state.count(s.of_rows), (s.count + 1) * s.out.columns, [&](std::size_t begin, std::size_t end) {
+    const float* inputs[AddStep::kMostInputs];
+    for (std::size_t r = begin; r < end; ++r) {
+      for (std::size_t i = 0; i < s.count; ++i) inputs[i] = s.inputs[i].row(r);
+      s.add(inputs, s.count, s.sum.columns, s.sum.row(r));
+      s.norm(s.sum.row(r), s.w, s.eps, s.sum.columns, s.out.row(r));
+    }
+  });
+}
+
 void run_step(const SelectRowsStep& s, const StepState& state) {
   row_phase(*state.workers, state.rows, s.out.columns, [&](std::size_t begin, std::size_t end) {
     for (std::size_t r = begin; r < end; ++r)

@@ -42,28 +42,58 @@ void run_step(const RouteStep& s, const StepState& state) {
   });
 }
 
+namespace {
+
+// A deferred row's late pairs are the `late` lowest of its candidates: pair k is one when fewer than `late` of them are lower.
+// Of equal weights the higher id is lower. Top-k is small, and a count needs neither a sort nor memory.
+bool is_late(const PairFilter& filter, const std::int32_t* ids, const float* weights, std::size_t top_k, std::size_t k) {
+  std::size_t lower = 0;
+  for (std::size_t j = 0; j < top_k; ++j) {
+    if (filter.among_all ? !filter.is_expert(ids[j]) : filter.slot(ids[j]) < 0) continue;
+    lower += weights[j] < weights[k] || (weights[j] == weights[k] && ids[j] > ids[k]);
+  }
+  return lower < filter.late;
+}
+
+// Calls pair(row, k, matrix) for the pairs that the step computes, row by row.
+template <typename Pair>
+void for_each_pair(const ExpertsStep& s, std::size_t rows, const Pair& pair) {
+  const PairFilter& filter = s.filter;
+  const bool split = filter.late != 0 && filter.part != PairFilter::Part::all;
+  for (std::size_t r = 0; r < rows; ++r) {
+    const std::int32_t* ids = s.ids.row(r);
+    const float* weights = s.weights.row(r);
+    const bool deferred = split && filter.deferred.data != nullptr && *filter.deferred.row(r) != 0;
+    if (!deferred && filter.part == PairFilter::Part::late) continue;
+    for (std::size_t k = 0; k < s.top_k; ++k) {
+      const std::int32_t matrix = filter.slot(ids[k]);
+      if (matrix < 0) continue;
+      if (deferred && is_late(filter, ids, weights, s.top_k, k) != (filter.part == PairFilter::Part::late)) continue;
+      pair(r, k, static_cast<std::size_t>(matrix));
+    }
+  }
+}
+
+}  // namespace
+
 std::size_t sort_pairs(const ExpertsStep& s, std::size_t rows) {
   std::fill_n(s.first, s.experts + 1, 0u);
-  const auto valid = [&s](std::int32_t id) { return static_cast<std::uint32_t>(id) < s.experts; };
-  for (std::size_t r = 0; r < rows; ++r)
-    for (std::size_t k = 0; k < s.top_k; ++k)
-      if (const std::int32_t id = s.ids.row(r)[k]; valid(id)) ++s.first[id + 1];
+  for_each_pair(s, rows, [&](std::size_t, std::size_t, std::size_t matrix) { ++s.first[matrix + 1]; });
+  if (s.activations != nullptr)
+    for (std::size_t r = 0; r < rows; ++r)
+      for (std::size_t k = 0; k < s.top_k; ++k)
+        if (const std::int32_t id = s.ids.row(r)[k]; s.filter.slot(id) >= 0) ++s.activations[id];
   std::size_t active = 0;
   for (std::size_t e = 0; e < s.experts; ++e) {
     if (s.first[e + 1] != 0) s.active[active++] = static_cast<std::uint32_t>(e);
-    if (s.activations != nullptr) s.activations[e] += s.first[e + 1];
     s.first[e + 1] += s.first[e];
   }
   // Place with first[e] as the cursor of e; afterwards first[e] is where e + 1 begins, so shift back.
-  for (std::size_t r = 0; r < rows; ++r) {
-    for (std::size_t k = 0; k < s.top_k; ++k) {
-      const std::int32_t id = s.ids.row(r)[k];
-      if (!valid(id)) continue;
-      const std::uint32_t pair = s.first[id]++;
-      s.pair_row[pair] = static_cast<std::uint32_t>(r);
-      s.pair_weight[pair] = s.weights.row(r)[k];
-    }
-  }
+  for_each_pair(s, rows, [&](std::size_t r, std::size_t k, std::size_t matrix) {
+    const std::uint32_t pair = s.first[matrix]++;
+    s.pair_row[pair] = static_cast<std::uint32_t>(r);
+    s.pair_weight[pair] = s.weights.row(r)[k];
+  });
   for (std::size_t e = s.experts; e > 0; --e) s.first[e] = s.first[e - 1];
   s.first[0] = 0;
   return active;

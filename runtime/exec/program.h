@@ -127,17 +127,34 @@ struct RouteStep {
   kernels::MatmulFn matmul;
   bool of_rows;
 };
+// Which (row, k) pairs of a router's choice an op computes, and from which matrix of its bank; the same rules as gpu::PairFilter
+// (runtime/kernels/cuda/gpu_kernels.h).
+struct PairFilter {
+  enum class Part : std::uint8_t { all, in_time, late };
+  const std::int32_t* slots = nullptr;  // [ids] matrix of each expert id, -1: not this op's; null: the id itself
+  std::size_t ids = 0;                  // expert ids there are
+  Ids deferred;                         // one column; data null: no row is deferred
+  std::size_t late = 0;                 // pairs of a deferred row that are late
+  Part part = Part::all;
+  bool among_all = false;               // late ones are chosen among all pairs of the row, not among those of this op
+
+  bool is_expert(std::int32_t id) const { return static_cast<std::uint32_t>(id) < ids; }
+  // Matrix of expert `id`, or -1.
+  std::int32_t slot(std::int32_t id) const { return !is_expert(id) ? -1 : slots == nullptr ? id : slots[id]; }
+};
+
 struct ExpertsStep {
   Matrix x, weights, out;
   Ids ids;
+  PairFilter filter;
   Weight gate_up, down;
-  std::size_t experts, top_k, intermediate;
+  std::size_t experts, top_k, intermediate;  // experts: matrices of the bank
   float* hidden;               // workspace [rows * top_k, intermediate], sorted by expert
   std::uint32_t* pair_row;     // workspace [rows * top_k]: the row of each sorted pair
-  std::uint32_t* active;       // workspace [rows * top_k]: experts with rows, ascending
-  std::uint32_t* first;        // workspace [experts + 1]: first sorted pair of each expert
+  std::uint32_t* active;       // workspace [rows * top_k]: matrices with rows, ascending
+  std::uint32_t* first;        // workspace [experts + 1]: first sorted pair of each matrix
   float* pair_weight;          // workspace [rows * top_k]
-  std::uint64_t* activations;  // [experts], added to; or null
+  std::uint64_t* activations;  // [filter.ids], added to: once for each pair of this op, whichever its part; or null
   kernels::GateUpFn gate_up_fn;
   kernels::MatmulFn matmul;
   bool of_rows;
@@ -159,13 +176,24 @@ struct AddStep {
   kernels::AddFn add;
   bool of_rows;
 };
+// sum = inputs[0] + inputs[1] + ..., out = rms norm of sum; sum may be inputs[0].
+struct AddNormStep {
+  std::array<Matrix, AddStep::kMostInputs> inputs;
+  std::size_t count;
+  Matrix sum, out;
+  const float* w;
+  float eps;
+  kernels::AddFn add;
+  kernels::RmsNormFn norm;
+  bool of_rows;
+};
 struct SelectRowsStep {
   Matrix x, out;
   Ids output_rows;
 };
 
-// Counting sort of the (row, k) pairs by expert; within an expert pairs stay in row order. Fills pair_row, pair_weight,
-// first and active; returns the number of active experts. An id outside the bank (logits were NaN) gets no pair.
+// Counting sort of the filtered (row, k) pairs by matrix; within a matrix pairs stay in row order. Fills pair_row,
+// pair_weight, first and active; returns the number of active matrices. An id that is no expert (logits were NaN) gets no pair.
 std::size_t sort_pairs(const ExpertsStep& step, std::size_t rows);
 
 void run_step(const EmbedStep& step, const StepState& state);
@@ -177,6 +205,7 @@ void run_step(const RouteStep& step, const StepState& state);
 void run_step(const ExpertsStep& step, const StepState& state);
 void run_step(const MlpStep& step, const StepState& state);
 void run_step(const AddStep& step, const StepState& state);
+void run_step(const AddNormStep& step, const StepState& state);
 void run_step(const SelectRowsStep& step, const StepState& state);
 
 // Largest head or rope part that the attention steps take: their scratch lies on the stack.

@@ -29,11 +29,18 @@ Status fill_routing(const StepReader& r, const planfb::ExpertsOpT& op, std::byte
   s.active = s.pair_row + r.bound() * s.top_k;
   s.first = reinterpret_cast<std::uint32_t*>(area + pairs_bytes);
   s.pair_weight = reinterpret_cast<float*>(area + pairs_bytes + offsets_bytes);
-  if (r.memory_.expert_counts.empty()) return {};
+  s.filter.slots = op.slots.empty() ? nullptr : op.slots.data();
+  s.filter.ids = op.slots.empty() ? s.experts : op.slots.size();
+  s.filter.late = op.late;
+  s.filter.part = static_cast<PairFilter::Part>(op.part);
+  s.filter.among_all = op.late_among_all;
+  if (op.late != 0 && r.step_.inputs.size() > 3) s.filter.deferred = r.ids(3);
+  // Of a bank's two parts one counts.
+  if (r.memory_.expert_counts.empty() || op.part == planfb::ExpertsPart::late) return {};
   const planfb::ModelT& model = *r.plan_.model;
-  if (op.layer >= model.layers || s.experts > model.experts)
+  if (op.layer >= model.layers || s.filter.ids > model.experts)
     return refuse(r.step_, "the bank is outside of the model's counts",
-                  std::to_string(s.experts) + " experts of layer " + std::to_string(op.layer),
+                  std::to_string(s.filter.ids) + " experts of layer " + std::to_string(op.layer),
                   std::to_string(model.experts) + " experts, " + std::to_string(model.layers) + " layers");
   s.activations = r.memory_.expert_counts.data() + std::size_t{op.layer} * model.experts;
   return {};
@@ -63,6 +70,7 @@ class StepResolver : public StepReader {
       case Op::ExpertsOp: return experts(*step_.op.AsExpertsOp());
       case Op::MlpOp: return mlp(*step_.op.AsMlpOp());
       case Op::AddOp: return add();
+      case Op::AddNormOp: return add_norm(*step_.op.AsAddNormOp());
       case Op::SelectRowsOp: return select_rows();
       default: return refuse(step_, "an op that this executor does not run", planfb::EnumNameOp(step_.op.type), "");
     }
@@ -230,13 +238,33 @@ class StepResolver : public StepReader {
     return Step(s);
   }
 
-  Expected<Step> add() const {
-    AddStep s = {};
+  // The terms of a sum.
+  template <typename S>
+  Status terms(S& s) const {
     s.count = step_.inputs.size();
     if (s.count > AddStep::kMostInputs)
       return refuse(step_, "a sum of too many terms", std::to_string(s.count),
                     "at most " + std::to_string(AddStep::kMostInputs));
     for (std::size_t i = 0; i < s.count; ++i) s.inputs[i] = in(i);
+    return {};
+  }
+
+  Expected<Step> add_norm(const planfb::AddNormOpT& op) const {
+    AddNormStep s = {};
+    KTC_RETURN_IF_ERROR(terms(s));
+    s.sum = out(0);
+    s.out = out(1);
+    s.w = vector(op.w);
+    s.eps = op.eps;
+    s.add = kernels_.add;
+    s.norm = kernels_.rms_norm;
+    s.of_rows = of_rows();
+    return Step(s);
+  }
+
+  Expected<Step> add() const {
+    AddStep s = {};
+    KTC_RETURN_IF_ERROR(terms(s));
     s.out = out(0);
     s.add = kernels_.add;
     s.of_rows = of_rows();
@@ -347,6 +375,7 @@ Expected<std::vector<Program>> resolve(const planfb::PlanT& plan, const weights:
     for (const auto& buffer : entry.buffers) {
       if (buffer->role == BufferRole::ids) program.ids.push_back(input_rows(*buffer, memory));
       if (buffer->role == BufferRole::positions) program.positions.push_back(input_rows(*buffer, memory));
+      if (buffer->role == BufferRole::deferred) program.deferred.push_back(input_rows(*buffer, memory));
       if (buffer->role == BufferRole::output_rows) program.output_rows.push_back(input_rows(*buffer, memory));
       if (buffer->role == BufferRole::logits)
         program.logits = {reinterpret_cast<float*>(memory.arena + buffer->offset), buffer->row_bytes / sizeof(float),

@@ -123,7 +123,8 @@ StepReport Scheduler::step() {
     sequences.push_back({.ids = std::span(s->ids).subspan(s->done, s->step_ids),
                          .position = s->done,
                          .pages = s->hold.pages(),
-                         .logits_from = complete ? s->step_ids - 1 : s->step_ids});
+                         .logits_from = complete ? s->step_ids - 1 : s->step_ids,
+                         .generated_from = s->prompt_length()});
   }
   const Expected<StepResult> result = executor_.run(sequences);
 

@@ -71,6 +71,7 @@ class FakeExecutor : public Executor {
       tokens += static_cast<std::uint32_t>(s.ids.size());
       steps.back().push_back({s.position, static_cast<std::uint32_t>(s.ids.size()),
                               static_cast<std::uint32_t>(s.ids.size()) - s.logits_from});
+      generated_from[s.pages[0]] = s.generated_from;
     }
     const auto rows = static_cast<std::uint32_t>(logits_.size() / shape_.vocabulary);
     if (tokens > shape_.extend.max_tokens || rows > shape_.extend.max_rows ||
@@ -90,6 +91,7 @@ class FakeExecutor : public Executor {
   IsaLevel isa() const override { return IsaLevel::scalar; }
 
   std::vector<std::vector<Part>> steps;                                                   // what was run
+  std::map<std::uint32_t, std::uint32_t> generated_from;                                  // by first page, of the last step
   std::function<Status(std::size_t step)> before_run;                                     // may fail a step
   std::function<void(std::span<const std::int32_t> ids, std::span<float> row)> edit_row;  // may spoil a row
 

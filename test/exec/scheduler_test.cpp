@@ -86,6 +86,19 @@ TEST_F(SchedulerTest, GeneratesOneSequence) {
   EXPECT_EQ(scheduler().step().kind, StepKind::idle);
 }
 
+// Whatever entry a token runs in: the executor is told where decode began.
+TEST_F(SchedulerTest, SaysFromWhichPositionTokensWereGenerated) {
+  submit(prompt_of(5), 7);       // three pages
+  scheduler().step();
+  submit(prompt_of(3, 9), 4);    // its prompt runs beside a decode of the first
+  scheduler().step();
+  EXPECT_THAT(executor.generated_from, testing::UnorderedElementsAre(testing::Pair(0u, 5u), testing::Pair(3u, 3u)));
+  scheduler().step();
+  EXPECT_THAT(executor.steps.back(), ElementsAre(Part{6, 1, 1}, Part{3, 1, 1}));
+  EXPECT_THAT(executor.generated_from, testing::UnorderedElementsAre(testing::Pair(0u, 5u), testing::Pair(3u, 3u)));
+  run_all();
+}
+
 TEST_F(SchedulerTest, CutsLongPromptsAndAsksForRowsOnlyAtTheirEnd) {
   submit(prompt_of(35), 1);
   const StepReport first = scheduler().step();
