@@ -33,6 +33,8 @@ class Dump {
     line("  producer {}", quote(plan_.producer));
     line("  required_features {:#x}", plan_.required_features);
     line("  target {}", quote(plan_.target));
+    if (plan_.defer_prefill) line("  defer_prefill true");
+    if (!plan_.defer_decode) line("  defer_decode false");
     model(*plan_.model);
     for (const auto& device : plan_.devices)
       line("device {} {} arena_bytes={}", quote(device->name),
@@ -104,6 +106,7 @@ class Dump {
                            weight.digest);
       }
       case WeightSource::splat: return fmt::format("splat={} bytes={}", float_text(weight.splat_value), weight.bytes);
+      case WeightSource::random: return fmt::format("random={} bytes={}", weight.seed, weight.bytes);
       case WeightSource::alias:
         return "alias=" + (weight.alias_of < plan_.weights.size() ? quote(plan_.weights[weight.alias_of]->name)
                                                                   : fmt::format("invalid({})", weight.alias_of));
@@ -147,6 +150,7 @@ class Dump {
            enum_text(EnumNameBufferRole(b->role), static_cast<unsigned>(b->role)), type, device(b->device), b->offset,
            b->bytes);
     }
+    for (const auto& graph : entry.graphs) line("  graph {} on {}", quote(graph->name), device(graph->device));
     for (const auto& one : entry.steps) step(entry, *one);
   }
 
@@ -171,6 +175,9 @@ class Dump {
     if (step.workspace != kNone)
       rest += " workspace=" + (step.workspace < entry.buffers.size() ? quote(entry.buffers[step.workspace]->name)
                                                                      : fmt::format("invalid({})", step.workspace));
+    if (step.graph != kNone)
+      rest += " graph=" + (step.graph < entry.graphs.size() ? quote(entry.graphs[step.graph]->name)
+                                                            : fmt::format("invalid({})", step.graph));
     if (!step.location.empty()) rest += " from=" + quote(step.location);
     line("  step {} on {} {} {} activations={} ({}) -> ({}){}",
          enum_text(EnumNameStepKind(step.kind), static_cast<unsigned>(step.kind)), device(step.device),

@@ -73,6 +73,7 @@ class Attributes {
 
   Attributes& number(const char* key, std::uint64_t value) { return put(key, fmt::format("{}", value)); }
   Attributes& real(const char* key, float value) { return put(key, float_text(value)); }
+  Attributes& text(const char* key, const std::string& value) { return put(key, value); }
   Attributes& flag(const char* key, bool value) { return put(key, value ? "true" : "false"); }
   Attributes& word(const char* key, const char* value, std::uint64_t raw) {
     return put(key, value[0] == '\0' ? fmt::format("invalid({})", raw) : std::string(value));
@@ -122,6 +123,23 @@ std::string route_text(Attributes text, const RouteOpT& op) {
   return text.number("topk_groups", op.topk_groups).take();
 }
 
+// Experts and their matrices, "0-3:0, 9:4": experts 0 to 3 have matrices 0 to 3, expert 9 has 4.
+std::string slots_text(const std::vector<std::int32_t>& slots) {
+  std::string text;
+  for (std::size_t e = 0; e < slots.size();) {
+    std::size_t end = e + 1;
+    if (slots[e] == -1) {
+      ++e;
+      continue;
+    }
+    while (end < slots.size() && slots[e] >= 0 && static_cast<std::int64_t>(slots[end]) - slots[e] == static_cast<std::int64_t>(end - e)) ++end;
+    text += text.empty() ? "" : ", ";
+    text += end == e + 1 ? fmt::format("{}:{}", e, slots[e]) : fmt::format("{}-{}:{}", e, end - 1, slots[e]);
+    e = end;
+  }
+  return "[" + text + "]";
+}
+
 // Only what weights in panels have.
 template <typename T>
 void tile_text(Attributes& text, const T& op) {
@@ -137,6 +155,11 @@ std::string experts_text(Attributes text, const ExpertsOpT& op) {
   text.word("activation", EnumNameActivation(op.activation), static_cast<std::uint64_t>(op.activation));
   text.number("layer", op.layer);
   tile_text(text, op);
+  if (!op.slots.empty()) text.text("slots", slots_text(op.slots));
+  if (op.part != ExpertsPart::all) text.word("part", EnumNameExpertsPart(op.part), static_cast<std::uint64_t>(op.part));
+  if (op.late != 0) text.number("late", op.late);
+  if (op.late_among_all) text.flag("late_among_all", true);
+  if (op.stream) text.flag("stream", true);
   return text.take();
 }
 
@@ -150,6 +173,18 @@ std::string mlp_text(Attributes text, const MlpOpT& op) {
 std::string norm_text(Attributes text, const NormOpT& op) {
   text.word("kind", EnumNameNormKind(op.kind), static_cast<std::uint64_t>(op.kind));
   return text.weight("w", op.w).real("eps", op.eps).take();
+}
+
+std::string publish_text(Attributes text, const PublishOpT& op) {
+  text.number("record", op.record).text("format", std::string(to_string(static_cast<Format>(op.format))));
+  if (!op.slots.empty()) text.text("slots", slots_text(op.slots));
+  return text.take();
+}
+
+std::string await_text(Attributes text, const AwaitOpT& op) {
+  text.number("record", op.record).text("format", std::string(to_string(static_cast<Format>(op.format))));
+  if (op.skip_empty) text.flag("skip_empty", true);
+  return text.take();
 }
 
 std::string linear_text(Attributes text, const LinearOpT& op) {
@@ -173,6 +208,10 @@ std::string op_text(const PlanT& plan, const OpUnion& op) {
     case Op::RouteOp: return route_text(std::move(text), *op.AsRouteOp());
     case Op::ExpertsOp: return experts_text(std::move(text), *op.AsExpertsOp());
     case Op::MlpOp: return mlp_text(std::move(text), *op.AsMlpOp());
+    case Op::AddNormOp: return text.weight("w", op.AsAddNormOp()->w).real("eps", op.AsAddNormOp()->eps).take();
+    case Op::PublishOp: return publish_text(std::move(text), *op.AsPublishOp());
+    case Op::AwaitOp: return await_text(std::move(text), *op.AsAwaitOp());
+    case Op::CopyOp:
     case Op::AddOp:
     case Op::SelectRowsOp:
     case Op::SampleOp:

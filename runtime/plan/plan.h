@@ -20,8 +20,12 @@
 namespace ktc::plan {
 
 // Bits of Plan.required_features. A reader refuses bits that it does not know.
-enum class Feature : std::uint64_t {};
-constexpr std::uint64_t kKnownFeatures = 0;
+enum class Feature : std::uint64_t {
+  // Steps of a GPU or between devices, or experts of which an op computes a part (slots, late, part): a reader without it would
+  // take every expert id for a matrix of the bank.
+  hybrid = 1
+};
+constexpr std::uint64_t kKnownFeatures = static_cast<std::uint64_t>(Feature::hybrid);
 constexpr std::uint32_t kNone = 0xffffffffu;
 
 struct OpenPlan {
@@ -39,6 +43,17 @@ Expected<planfb::PlanT> parse_plan(std::span<const std::byte> bytes, std::string
 // Meaning alone: indices, ranges without overflow, alignment, shapes of each op against its weights, buffers and caches,
 // buffers whose live ranges meet do not overlap in the arena, workspace sizes, formats, account against buffers.
 Status verify_plan(const planfb::PlanT& plan);
+
+// What a reader must know to compute this plan rightly; verify_plan refuses a plan that asks for less. Emission sets
+// required_features to it.
+std::uint64_t features_of(const planfb::PlanT& plan);
+
+// Bytes that the plan's entries decide beside the arenas, as account lines state them; no check against overflow, the plan
+// verified or is being built. step_block_bytes: of category "step-block" of a GPU, the largest entry's block
+// (runtime/formats/step_block.h). record_bytes: of category "records" of the CPU, the records and results of every publish and
+// await step (runtime/formats/handoff.h), in pinned host memory.
+std::uint64_t step_block_bytes(const planfb::PlanT& plan);
+std::uint64_t record_bytes(const planfb::PlanT& plan);
 
 // plan.ktp's bytes, footer included. Deterministic: equal plans give equal bytes.
 std::vector<std::byte> serialise_plan(const planfb::PlanT& plan);

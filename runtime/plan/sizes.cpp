@@ -60,13 +60,14 @@ std::string sizes(const planfb::PlanT& plan) {
     Groups categories, formats, names;
     for (const auto& line : plan.account)
       if (line->device == d) categories[line->category].add(line->bytes);
-    std::uint64_t aliases = 0;
+    std::uint64_t aliases = 0, made = 0;
     for (const auto& weight : plan.weights) {
       if (weight->device != d) continue;
       if (weight->source == planfb::WeightSource::alias) {
         ++aliases;
         continue;
       }
+      if (weight->source == planfb::WeightSource::random) ++made;
       formats[detail::type_text(weight->format, weight->group, weight->packing)].add(weight->bytes);
       names[pattern_of(weight->name)].add(weight->bytes);
     }
@@ -74,6 +75,7 @@ std::string sizes(const planfb::PlanT& plan) {
     if (names.empty()) continue;
     print(text, device + " weights by format", formats);
     print(text, device + " weights by name", names);
+    if (made != 0) fmt::format_to(std::back_inserter(text), "  {} of them are random and in no file\n", made);
     if (aliases != 0) fmt::format_to(std::back_inserter(text), "  {} more are aliases and take no bytes\n", aliases);
   }
   return text;

@@ -74,6 +74,10 @@ void StepCheck::output_has_role(std::size_t i, BufferRole role) {
 }
 
 const WeightT* StepCheck::weight(std::string_view field, std::uint32_t index) {
+  return weight_on(field, index, step_.device);
+}
+
+const WeightT* StepCheck::weight_on(std::string_view field, std::uint32_t index, std::uint32_t device) {
   if (!ok()) return nullptr;
   const auto& weights = site_.plan.weights;
   if (index >= weights.size()) {
@@ -82,8 +86,9 @@ const WeightT* StepCheck::weight(std::string_view field, std::uint32_t index) {
     return nullptr;
   }
   const WeightT& weight = *weights[index];
-  check(weight.device == step_.device, fmt::format("device of {} {}", field, shown(weight.name)),
-        shown(site_.plan.devices[weight.device]->name), "the step's, " + shown(site_.plan.devices[step_.device]->name));
+  check(weight.device == device, fmt::format("device of {} {}", field, shown(weight.name)),
+        shown(site_.plan.devices[weight.device]->name),
+        (device == step_.device ? "the step's, " : "") + shown(site_.plan.devices[device]->name));
   return ok() ? &weight : nullptr;
 }
 
@@ -95,6 +100,13 @@ void StepCheck::weight_is(std::string_view field, const WeightT* weight, std::ui
         shape_text(weight->batch, weight->rows, weight->columns), shape_text(batch, rows, columns));
 }
 
+std::uint64_t StepCheck::gate_up_is(const WeightT* gate_up, std::uint64_t batch, std::uint64_t hidden) {
+  if (gate_up == nullptr || !ok()) return 0;
+  check(gate_up->rows % 2 == 0, "rows of w_gate_up " + shown(gate_up->name), number(gate_up->rows), "an even number");
+  weight_is("w_gate_up", gate_up, batch, gate_up->rows, hidden);
+  return ok() ? gate_up->rows / 2 : 0;
+}
+
 void StepCheck::packed_as(std::string_view field, const WeightT* weight, Packing packing) {
   if (weight == nullptr || !ok() || static_cast<Packing>(weight->packing) == packing) return;
   check(false, fmt::format("packing of {} {}", field, shown(weight->name)),
@@ -102,9 +114,22 @@ void StepCheck::packed_as(std::string_view field, const WeightT* weight, Packing
 }
 
 bool StepCheck::panels(std::initializer_list<Panels> weights, std::uint16_t x_granule, std::uint16_t h_granule,
-                       std::uint16_t tile_rows) {
+                       std::uint16_t tile_rows, bool streamed) {
   for (const Panels& one : weights)
     if (one.weight == nullptr) return false;
+  if (on_gpu()) {
+    check(x_granule == 0, "x_granule", number(std::uint64_t{x_granule}), "0 on a cuda device");
+    check(h_granule == 0, "h_granule", number(std::uint64_t{h_granule}), "0 on a cuda device");
+    check(tile_rows == 0, "tile_rows", number(std::uint64_t{tile_rows}), "0 on a cuda device");
+    const auto format = static_cast<Format>(weights.begin()->weight->format);
+    for (const Panels& one : weights) {
+      if (streamed) packed_as(one.field, one.weight, one.paired ? Packing::panel_paired : Packing::panel);
+      check(static_cast<Format>(one.weight->format) == format, fmt::format("format of {} {}", one.field, shown(one.weight->name)),
+            std::string(to_string(static_cast<Format>(one.weight->format))),
+            fmt::format("that of {}, {}", weights.begin()->field, to_string(format)));
+    }
+    return false;
+  }
   const bool any = static_cast<Packing>(weights.begin()->weight->packing) != Packing::row_major;
   for (const Panels& one : weights) {
     packed_as(one.field, one.weight, !any ? Packing::row_major : one.paired ? Packing::panel_paired : Packing::panel);

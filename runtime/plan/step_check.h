@@ -34,19 +34,26 @@ class StepCheck {
 
   // The weight `field` refers to, of the step's device; null after a failure.
   const planfb::WeightT* weight(std::string_view field, std::uint32_t index);
+  // The same of another device than the step's.
+  const planfb::WeightT* weight_on(std::string_view field, std::uint32_t index, std::uint32_t device);
   // The weight is [batch, rows, columns].
   void weight_is(std::string_view field, const planfb::WeightT* weight, std::uint64_t batch, std::uint64_t rows,
                  std::uint64_t columns);
+  // gate and up rows in one matrix: [batch, 2 * intermediate, hidden]. Returns intermediate, 0 after a failure.
+  std::uint64_t gate_up_is(const planfb::WeightT* gate_up, std::uint64_t batch, std::uint64_t hidden);
   // The weight's packing is `packing`.
   void packed_as(std::string_view field, const planfb::WeightT* weight, Packing packing);
   // Weights in panels (all of them or none, the first being `paired` or plain): the activations their kernels take, granules
-  // of 0, 64 or 128. Without panels granules and tile_rows say nothing and are 0. True: panels.
+  // of 0, 64 or 128. Without panels, as on a GPU, granules and tile_rows say nothing and are 0. True: panels on a CPU. The
+  // weights of one op on a GPU have one format; in panels only where the caller says that they are `streamed` from a CPU.
   struct Panels {
     std::string_view field;
     const planfb::WeightT* weight;
     bool paired;
   };
-  bool panels(std::initializer_list<Panels> weights, std::uint16_t x_granule, std::uint16_t h_granule, std::uint16_t tile_rows);
+  bool panels(std::initializer_list<Panels> weights, std::uint16_t x_granule, std::uint16_t h_granule, std::uint16_t tile_rows,
+              bool streamed = false);
+  bool on_gpu() const { return is_gpu(site_.plan, step_.device); }
   // An f32 vector of `columns`; kNone is allowed when `optional`.
   void vector_weight(std::string_view field, std::uint32_t index, std::uint64_t columns, bool optional);
 
@@ -55,6 +62,10 @@ class StepCheck {
   void epsilon(std::string_view what, float value);  // finite and not negative
   // At least `bytes` of workspace; nullopt: the size overflows.
   void workspace(std::optional<std::uint64_t> bytes);
+  // The same for a step of a GPU, of which some need none.
+  void gpu_workspace(std::optional<std::uint64_t> bytes) {
+    if (bytes != std::optional<std::uint64_t>(0)) workspace(bytes);
+  }
 
   const EntrySite& site() const { return site_; }
   const planfb::StepT& step() const { return step_; }

@@ -50,11 +50,21 @@ std::optional<std::uint64_t> sum(std::optional<std::uint64_t> a, std::optional<s
   return result;
 }
 
-std::optional<std::uint64_t> cache_bytes(const planfb::CacheT& cache) {
+std::optional<std::uint64_t> bounded(std::initializer_list<std::uint64_t> factors) {
+  const auto bytes = product(factors);
+  return bytes && *bytes < std::uint64_t{1} << 60 ? bytes : std::nullopt;
+}
+
+bool is_gpu(const planfb::PlanT& plan, std::uint32_t device) {
+  return plan.devices[device]->kind == planfb::DeviceKind::cuda;
+}
+
+std::optional<std::uint64_t> cache_bytes(const planfb::CacheT& cache, planfb::DeviceKind kind) {
   const auto width = static_cast<std::uint64_t>(format_bits(static_cast<Format>(cache.format)) / 8);
   std::optional<std::uint64_t> page = 0;
   for (const auto& part : cache.parts) page = sum(page, product({part->heads, cache.page_tokens, part->width, width}));
-  return page ? product({cache.layers, cache.pages, *page}) : std::nullopt;
+  const std::uint64_t pages = std::uint64_t{cache.pages} + (kind == planfb::DeviceKind::cuda ? 1 : 0);
+  return page ? product({cache.layers, pages, *page}) : std::nullopt;
 }
 
 bool is_plain_file_name(std::string_view name) {
@@ -93,6 +103,7 @@ Status verify_presence(const planfb::PlanT& plan) {
   for (const auto& entry : plan.entries) {
     KTC_RETURN_IF_ERROR(check_present(entry->buffers, "entry " + shown(entry->name) + ": buffers"));
     KTC_RETURN_IF_ERROR(check_present(entry->steps, "entry " + shown(entry->name) + ": steps"));
+    KTC_RETURN_IF_ERROR(check_present(entry->graphs, "entry " + shown(entry->name) + ": graphs"));
   }
   return {};
 }
@@ -109,7 +120,11 @@ Status verify_plan(const planfb::PlanT& plan) {
   KTC_RETURN_IF_ERROR(detail::verify_ropes(plan));
   KTC_RETURN_IF_ERROR(detail::verify_caches(plan));
   KTC_RETURN_IF_ERROR(detail::verify_account(plan));
-  return detail::verify_entries(plan);
+  KTC_RETURN_IF_ERROR(detail::verify_entries(plan));
+  KTC_RETURN_IF_ERROR(detail::verify_entry_account(plan));
+  if ((features_of(plan) & ~plan.required_features) == 0) return {};
+  return detail::wrong("plan", "required_features", fmt::format("bits {:#x}", plan.required_features),
+                       fmt::format("{:#x} among them", features_of(plan)));
 }
 
 }  // namespace ktc::plan

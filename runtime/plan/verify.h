@@ -37,8 +37,13 @@ bool is_member(E value) {
 std::optional<std::uint64_t> product(std::initializer_list<std::uint64_t> factors);
 std::optional<std::uint64_t> sum(std::optional<std::uint64_t> a, std::optional<std::uint64_t> b);
 
-// All layers and pages of a cache; nullopt on overflow.
-std::optional<std::uint64_t> cache_bytes(const planfb::CacheT& cache);
+// The product when it is below 2^60: sums of four stay below 2^62, and rounding up to 64 or 256 cannot overflow.
+std::optional<std::uint64_t> bounded(std::initializer_list<std::uint64_t> factors);
+
+// All layers and pages of a cache, on a GPU with the dummy page of padding tokens behind each layer's pool; nullopt on overflow.
+std::optional<std::uint64_t> cache_bytes(const planfb::CacheT& cache, planfb::DeviceKind kind);
+
+bool is_gpu(const planfb::PlanT& plan, std::uint32_t device);
 
 // A file beside plan.ktp: a plain name that cannot point outside the folder.
 bool is_plain_file_name(std::string_view name);
@@ -52,7 +57,8 @@ Status verify_files(const planfb::PlanT& plan);  // weight_files, text_files: na
 Status verify_weight_table(const planfb::PlanT& plan);
 Status verify_ropes(const planfb::PlanT& plan);
 Status verify_caches(const planfb::PlanT& plan);
-Status verify_account(const planfb::PlanT& plan);
+Status verify_account(const planfb::PlanT& plan);        // weights, kv-cache, arena
+Status verify_entry_account(const planfb::PlanT& plan);  // step-block, records: behind verify_entries
 Status verify_entries(const planfb::PlanT& plan);  // names, kinds, buckets; then the four below for each
 
 struct EntrySite {
@@ -62,11 +68,17 @@ struct EntrySite {
   std::string place(std::size_t step) const;         // entry "decode[8]": step 4 "model.layers.0.mlp"
   std::uint64_t bound(planfb::Symbol symbol) const;  // of tokens or rows
 };
+bool is_input(const EntrySite& site, planfb::BufferRole role);  // written by the executor before the first step
 Status verify_buffers(const EntrySite& site);
+Status verify_graphs(const EntrySite& site);                       // names, devices; their steps follow each other
 Status verify_step(const EntrySite& site, std::size_t step);       // kind, device, views, workspace
 Status verify_op(const EntrySite& site, std::size_t step);         // shapes; calls one function per op
 Status verify_attention(const EntrySite& site, std::size_t step);  // GqaOp, MlaOp
-Status verify_experts(const EntrySite& site, std::size_t step);    // RouteOp, ExpertsOp, MlpOp
+Status verify_experts(const EntrySite& site, std::size_t step);    // RouteOp, MlpOp
+Status verify_bank(const EntrySite& site, std::size_t step);       // ExpertsOp
+Status verify_parts(const EntrySite& site);                        // what is late is computed by one other step
+Status verify_transfer(const EntrySite& site, std::size_t step);   // CopyOp, PublishOp, AwaitOp
+Status verify_handoffs(const EntrySite& site);                     // one publish, one await per record
 Status verify_flow(const EntrySite& site);                         // values are written before they are read
 Status verify_arena(const EntrySite& site);                        // live ranges do not meet in the arena
 

@@ -1,6 +1,7 @@
 // Attention ops against their projections, rope and cache.
 #include <fmt/format.h>
 
+#include "runtime/formats/gpu_workspace.h"
 #include "runtime/formats/workspace.h"
 #include "runtime/plan/step_check.h"
 #include "runtime/plan/verify.h"
@@ -69,6 +70,13 @@ Status gqa(const EntrySite& site, std::size_t index, const GqaOpT& op) {
   c.epsilon("norm_eps", op.norm_eps);
   check_cache(c, op.cache, op.cache_layer, {{"k", op.kv_heads, op.head_dim}, {"v", op.kv_heads, op.head_dim}});
   const auto bytes = product({site.entry.max_tokens, q, 4});
+  if (c.on_gpu()) {
+    const auto partial = product({site.entry.max_tokens, op.heads, kGpuMostSplits, std::uint64_t{op.head_dim} + 2, 4});
+    c.gpu_workspace(bytes && partial && *partial < kLargest
+                        ? std::optional(gpu_gqa_workspace(site.entry.max_tokens, op.heads, op.kv_heads, op.head_dim).total())
+                        : std::nullopt);
+    return c.take();
+  }
   c.workspace(bytes && *bytes < kLargest
                   ? std::optional(gqa_workspace(site.entry.max_tokens, op.heads, op.head_dim).total())
                   : std::nullopt);
@@ -101,6 +109,13 @@ Status mla(const EntrySite& site, std::size_t index, const MlaOpT& op) {
   c.packed_as("w_uv", uv, Packing::row_major);
   check_cache(c, op.cache, op.cache_layer, {{"latent", 1, op.latent_dim}, {"rope", 1, op.rope_dim}});
   const auto bytes = product({site.entry.max_tokens, heads, std::uint64_t{op.latent_dim} + op.rope_dim, 4});
+  if (c.on_gpu()) {
+    const auto partial = product({site.entry.max_tokens, heads, kGpuMostSplits, std::uint64_t{op.latent_dim} + 2, 4});
+    c.gpu_workspace(bytes && *bytes < kLargest && partial && *partial < kLargest
+                        ? std::optional(gpu_mla_workspace(site.entry.max_tokens, heads, op.latent_dim, op.rope_dim).total())
+                        : std::nullopt);
+    return c.take();
+  }
   c.workspace(bytes && *bytes < kLargest
                   ? std::optional(mla_workspace(site.entry.max_tokens, heads, op.latent_dim, op.rope_dim).total())
                   : std::nullopt);

@@ -54,6 +54,7 @@ constexpr RoleRule kRoleRules[] = {
     {BufferRole::output_rows, Symbol::rows, Format::i32, true},
     {BufferRole::logits, Symbol::rows, Format::f32, false},
     {BufferRole::next_ids, Symbol::rows, Format::i32, true},
+    {BufferRole::deferred, Symbol::tokens, Format::i32, true},
 };
 
 Status check_role(const EntrySite& site, const BufferT& buffer, const std::string& place) {
@@ -104,7 +105,9 @@ Status check_buffer(const EntrySite& site, const BufferT& buffer, const std::str
   } else if (buffer.bytes == 0) {
     return wrong(place, "bytes", "0", "at least 1");
   }
-  if (buffer.offset % 64 != 0) return wrong(place, "offset", number(buffer.offset), "a multiple of 64");
+  const std::uint64_t alignment = buffer.symbol == Symbol::workspace && is_gpu(site.plan, buffer.device) ? 256 : 64;
+  if (buffer.offset % alignment != 0)
+    return wrong(place, "offset", number(buffer.offset), fmt::format("a multiple of {}", alignment));
   const auto end = sum(buffer.offset, buffer.bytes);
   const DeviceT& device = *site.plan.devices[buffer.device];
   if (!end || *end > device.arena_bytes)
@@ -115,15 +118,24 @@ Status check_buffer(const EntrySite& site, const BufferT& buffer, const std::str
   return {};
 }
 
-// Which roles an entry has, exactly once each; it has none of the others.
+// Which roles an entry has, exactly once each; it has none of the others. An input of tokens or rows may be on several devices,
+// once on each; `deferred` need not be there.
 Status check_roles(const EntrySite& site) {
   std::array<unsigned, 8> count{};
-  for (const auto& buffer : site.entry.buffers) ++count[static_cast<unsigned>(buffer->role)];
+  std::set<std::pair<BufferRole, std::uint32_t>> inputs;
   const bool sample = site.entry.kind == EntryKind::sample;
+  for (const auto& buffer : site.entry.buffers) {
+    ++count[static_cast<unsigned>(buffer->role)];
+    if (!sample && is_input(site, buffer->role) && !inputs.emplace(buffer->role, buffer->device).second)
+      return wrong(site.place(), "buffers of role " + to_text(buffer->role),
+                   "2 on " + shown(site.plan.devices[buffer->device]->name), "1 on a device");
+  }
   for (const RoleRule& rule : kRoleRules) {
     const bool in_sample = rule.role == BufferRole::logits || rule.role == BufferRole::next_ids;
+    unsigned found = count[static_cast<unsigned>(rule.role)];
     const unsigned expected = sample ? in_sample : rule.role != BufferRole::next_ids;
-    const unsigned found = count[static_cast<unsigned>(rule.role)];
+    if (rule.role == BufferRole::deferred && (!sample || found == 0)) continue;
+    if (!sample && is_input(site, rule.role) && found > 1) found = 1;
     if (found != expected)
       return wrong(site.place(), "buffers of role " + to_text(rule.role), number(std::uint64_t{found}),
                    fmt::format("{} in entries of kind {}", expected, EnumNameEntryKind(site.entry.kind)));
@@ -139,6 +151,9 @@ Status verify_entry(const EntrySite& site) {
     KTC_RETURN_IF_ERROR(verify_step(site, step));
     KTC_RETURN_IF_ERROR(verify_op(site, step));
   }
+  KTC_RETURN_IF_ERROR(verify_graphs(site));
+  KTC_RETURN_IF_ERROR(verify_parts(site));
+  KTC_RETURN_IF_ERROR(verify_handoffs(site));
   KTC_RETURN_IF_ERROR(verify_flow(site));
   return verify_arena(site);
 }

@@ -14,11 +14,6 @@ using namespace planfb;
 
 namespace {
 
-bool is_input(const EntrySite& site, BufferRole role) {
-  if (site.entry.kind == EntryKind::sample) return role == BufferRole::logits;
-  return role == BufferRole::ids || role == BufferRole::positions || role == BufferRole::output_rows;
-}
-
 bool is_output(const EntrySite& site, BufferRole role) {
   return role == (site.entry.kind == EntryKind::sample ? BufferRole::next_ids : BufferRole::logits);
 }
@@ -83,6 +78,14 @@ class Flow {
     for (const View& view : step.outputs) {
       written_[view.buffer()].add(view.column(), view.column() + view.columns());
       routed_[view.buffer()] = Routed();
+    }
+    if (step.kind == StepKind::copy || step.kind == StepKind::publish) {
+      for (std::size_t i = 0; i < step.outputs.size(); ++i) {  // a router's choice stays one on another device
+        const View &from = step.inputs[i], &to = step.outputs[i];
+        const Routed routed = routed_[from.buffer()];
+        if (routed.experts != 0 && routed.ids.column() == from.column() && routed.ids.columns() == from.columns())
+          routed_[to.buffer()] = {to, routed.experts};
+      }
     }
     if (const RouteOpT* op = step.op.AsRouteOp()) routed_[step.outputs[0].buffer()] = {step.outputs[0], op->experts};
     return {};

@@ -2,6 +2,7 @@
 // Values are f32 throughout: kernels read and write nothing else yet (runtime/kernels/cpu/kernels.h).
 #include <fmt/format.h>
 
+#include "runtime/formats/gpu_workspace.h"
 #include "runtime/formats/workspace.h"
 #include "runtime/plan/step_check.h"
 #include "runtime/plan/verify.h"
@@ -47,9 +48,17 @@ Status linear(const EntrySite& site, std::size_t index, const LinearOpT& op) {
   c.input_is(0, Format::f32, c.symbol_of_input(0), w->columns);
   c.output_is(0, Format::f32, c.symbol_of_input(0), w->rows);
   c.vector_weight("w_bias", op.w_bias, w->rows, true);
-  if (!c.panels({{"w", w, false}}, op.x_granule, 0, op.tile_rows)) return c.take();
+  const bool panels = c.panels({{"w", w, false}}, op.x_granule, 0, op.tile_rows);
+  if (!c.ok() || (!panels && !c.on_gpu())) return c.take();
   const std::uint64_t rows = site.bound(c.symbol_of_input(0));
-  const auto size = product({sum(rows, 15).value_or(UINT64_MAX), w->columns, 64});
+  const auto size = product({sum(rows, 63).value_or(UINT64_MAX), sum(w->columns, 63).value_or(UINT64_MAX), 64});
+  if (c.on_gpu()) {
+    c.gpu_workspace(size && *size < kLargest
+                        ? std::optional(gpu_linear_workspace(static_cast<Format>(c.step().activations), rows, w->columns)
+                                            .total())
+                        : std::nullopt);
+    return c.take();
+  }
   c.workspace(size && *size < kLargest
                   ? std::optional(panel_linear_workspace(static_cast<Format>(c.step().activations), rows, w->columns,
                                                          op.x_granule, op.tile_rows)
@@ -58,14 +67,33 @@ Status linear(const EntrySite& site, std::size_t index, const LinearOpT& op) {
   return c.take();
 }
 
+constexpr std::size_t kMostGpuSummands = 8;  // AddArgs, AddNormArgs of runtime/kernels/cuda/gpu_kernels.h
+
+// Two or more of one shape; `outputs` of the same.
+bool sum_operands(StepCheck& c, std::size_t outputs) {
+  const std::size_t inputs = c.step().inputs.size();
+  c.check(inputs >= 2 && c.step().outputs.size() == outputs, "operands",
+          fmt::format("{} inputs, {} outputs", inputs, c.step().outputs.size()),
+          fmt::format("at least 2 inputs, {} output{}", outputs, outputs == 1 ? "" : "s"));
+  c.check(!c.on_gpu() || inputs <= kMostGpuSummands, "operands", fmt::format("{} inputs", inputs),
+          fmt::format("at most {} on a cuda device", kMostGpuSummands));
+  if (!c.ok()) return false;
+  for (std::size_t i = 0; i < inputs; ++i) c.input_is(i, Format::f32, c.symbol_of_input(0), c.input(0).columns());
+  for (std::size_t i = 0; i < outputs; ++i) c.output_is(i, Format::f32, c.symbol_of_input(0), c.input(0).columns());
+  return c.ok();
+}
+
 Status add(const EntrySite& site, std::size_t index) {
   StepCheck c(site, index);
-  const std::size_t inputs = c.step().inputs.size();
-  c.check(inputs >= 2 && c.step().outputs.size() == 1, "operands",
-          fmt::format("{} inputs, {} outputs", inputs, c.step().outputs.size()), "at least 2 inputs, 1 output");
-  if (!c.ok()) return c.take();
-  for (std::size_t i = 0; i < inputs; ++i) c.input_is(i, Format::f32, c.symbol_of_input(0), c.input(0).columns());
-  c.output_is(0, Format::f32, c.symbol_of_input(0), c.input(0).columns());
+  sum_operands(c, 1);
+  return c.take();
+}
+
+Status add_norm(const EntrySite& site, std::size_t index, const AddNormOpT& op) {
+  StepCheck c(site, index);
+  if (!sum_operands(c, 2)) return c.take();
+  c.vector_weight("w", op.w, c.input(0).columns(), false);
+  c.epsilon("eps", op.eps);
   return c.take();
 }
 
@@ -106,11 +134,15 @@ Status verify_op(const EntrySite& site, std::size_t index) {
     case Op::GqaOp:
     case Op::MlaOp: return verify_attention(site, index);
     case Op::RouteOp:
-    case Op::ExpertsOp:
     case Op::MlpOp: return verify_experts(site, index);
+    case Op::ExpertsOp: return verify_bank(site, index);
     case Op::AddOp: return add(site, index);
     case Op::SelectRowsOp: return select_rows(site, index);
     case Op::SampleOp: return sample(site, index);
+    case Op::AddNormOp: return add_norm(site, index, *op.AsAddNormOp());
+    case Op::CopyOp:
+    case Op::PublishOp:
+    case Op::AwaitOp: return verify_transfer(site, index);
     case Op::NONE: break;
   }
   return {};

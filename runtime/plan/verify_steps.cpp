@@ -14,12 +14,48 @@ Status check_kind(const EntrySite& site, std::size_t index) {
   if (!is_member(step.kind))
     return wrong(site.place(index), "kind", number(static_cast<std::uint64_t>(step.kind)), "a StepKind");
   const DeviceT& device = *site.plan.devices[step.device];
-  const bool legal = step.kind == StepKind::compute  ? device.kind == DeviceKind::cpu
-                     : step.kind == StepKind::launch ? device.kind == DeviceKind::cuda
-                                                     : false;
-  if (legal) return {};
-  return wrong(site.place(index), "kind", fmt::format("{} on {}", EnumNameStepKind(step.kind), shown(device.name)),
-               "compute on a cpu or launch on a cuda device");
+  const bool gpu = device.kind == DeviceKind::cuda;
+  const bool legal = step.kind == StepKind::compute ? !gpu : step.kind != StepKind::graph && gpu;
+  if (!legal)
+    return wrong(site.place(index), "kind", fmt::format("{} on {}", EnumNameStepKind(step.kind), shown(device.name)),
+                 "compute on a cpu or launch on a cuda device");
+  const StepKind expected = step.op.type == Op::CopyOp      ? StepKind::copy
+                            : step.op.type == Op::PublishOp ? StepKind::publish
+                            : step.op.type == Op::AwaitOp   ? StepKind::await
+                            : gpu                           ? StepKind::launch
+                                                            : StepKind::compute;
+  if (step.kind != expected)
+    return wrong(site.place(index), "kind", fmt::format("{} of {}", EnumNameStepKind(step.kind), EnumNameOp(step.op.type)),
+                 EnumNameStepKind(expected));
+  if ((step.kind == StepKind::publish || step.kind == StepKind::await) && site.entry.kind != EntryKind::decode)
+    return wrong(site.place(index), "kind",
+                 fmt::format("{} in an entry of kind {}", EnumNameStepKind(step.kind), EnumNameEntryKind(site.entry.kind)),
+                 "a hand-off in decode entries alone: copy");
+  return {};
+}
+
+// Steps touch values of their own device; those between devices have one side elsewhere.
+Status check_device(const EntrySite& site, std::size_t index, const std::string& where, bool output, std::size_t operand,
+                    const BufferT& buffer) {
+  const StepT& step = *site.entry.steps[index];
+  const auto name = [&](std::uint32_t device) { return shown(site.plan.devices[device]->name); };
+  std::uint32_t expected = step.device;
+  if (step.kind == StepKind::copy) {
+    const auto& list = output ? step.outputs : step.inputs;
+    expected = operand == 0 ? buffer.device : site.entry.buffers[list[0].buffer()]->device;  // one device on each side
+    if (operand == 0 && output) {
+      const std::uint32_t from = step.inputs.empty() ? buffer.device : site.entry.buffers[step.inputs[0].buffer()]->device;
+      if (from == buffer.device || (from != step.device && buffer.device != step.device))
+        return wrong(where, "device of " + shown(buffer.name), name(buffer.device),
+                     fmt::format("another than the inputs', {}, one of them the step's, {}", name(from), name(step.device)));
+    }
+  } else if (step.kind == StepKind::publish ? output : step.kind == StepKind::await && !output) {
+    if (!is_gpu(site.plan, buffer.device)) return {};
+    return wrong(where, "device of " + shown(buffer.name), name(buffer.device), "a cpu");
+  }
+  if (buffer.device == expected) return {};
+  return wrong(where, "device of " + shown(buffer.name), name(buffer.device),
+               (step.kind == StepKind::copy ? "that of the first, " : "the step's, ") + name(expected));
 }
 
 Status check_view(const EntrySite& site, std::size_t index, const char* list, std::size_t operand, const View& view) {
@@ -29,9 +65,7 @@ Status check_view(const EntrySite& site, std::size_t index, const char* list, st
   const BufferT& buffer = *site.entry.buffers[view.buffer()];
   if (buffer.symbol == Symbol::workspace)
     return wrong(where(), "buffer", shown(buffer.name) + ", a workspace", "a buffer of rows");
-  if (buffer.device != site.entry.steps[index]->device)
-    return wrong(where(), "device of " + shown(buffer.name), shown(site.plan.devices[buffer.device]->name),
-                 "the step's, " + shown(site.plan.devices[site.entry.steps[index]->device]->name));
+  KTC_RETURN_IF_ERROR(check_device(site, index, where(), list[0] == 'o', operand, buffer));
   const auto end = sum(view.column(), view.columns());
   if (view.columns() == 0 || !end || *end > buffer.columns)
     return wrong(where(), "columns of " + shown(buffer.name),
@@ -51,11 +85,11 @@ bool meet(const View& a, const View& b) {  // both checked
 // their first operand's element before they write it.
 Status check_aliasing(const EntrySite& site, std::size_t index) {
   const StepT& step = *site.entry.steps[index];
-  const bool in_place = step.op.type == Op::NormOp || step.op.type == Op::AddOp;
+  const bool in_place = step.op.type == Op::NormOp || step.op.type == Op::AddOp || step.op.type == Op::AddNormOp;
   for (std::size_t o = 0; o < step.outputs.size(); ++o) {
     const View& output = step.outputs[o];
     for (std::size_t i = 0; i < step.inputs.size(); ++i) {
-      if (!meet(output, step.inputs[i]) || (in_place && i == 0 && same(output, step.inputs[i]))) continue;
+      if (!meet(output, step.inputs[i]) || (in_place && i == 0 && o == 0 && same(output, step.inputs[i]))) continue;
       return wrong(site.place(index), fmt::format("outputs[{}]", o), fmt::format("it on inputs[{}]", i),
                    in_place ? "a range of its own, or exactly inputs[0]" : "a range of its own");
     }
@@ -64,9 +98,7 @@ Status check_aliasing(const EntrySite& site, std::size_t index) {
         return wrong(site.place(index), fmt::format("outputs[{}]", o), fmt::format("it on outputs[{}]", other),
                      "a range of its own");
     const BufferRole role = site.entry.buffers[output.buffer()]->role;
-    const bool input = role == BufferRole::ids || role == BufferRole::positions || role == BufferRole::output_rows ||
-                       (role == BufferRole::logits && site.entry.kind == EntryKind::sample);
-    if (input)
+    if (is_input(site, role))
       return wrong(site.place(index), fmt::format("outputs[{}]", o),
                    fmt::format("{}, an input of the entry", shown(site.entry.buffers[output.buffer()]->name)),
                    "a buffer that steps may write");
@@ -75,6 +107,12 @@ Status check_aliasing(const EntrySite& site, std::size_t index) {
 }
 
 }  // namespace
+
+bool is_input(const EntrySite& site, BufferRole role) {
+  if (site.entry.kind == EntryKind::sample) return role == BufferRole::logits;
+  return role == BufferRole::ids || role == BufferRole::positions || role == BufferRole::output_rows ||
+         role == BufferRole::deferred;
+}
 
 Status verify_step(const EntrySite& site, std::size_t index) {
   const StepT& step = *site.entry.steps[index];
@@ -86,6 +124,8 @@ Status verify_step(const EntrySite& site, std::size_t index) {
     return wrong(site.place(index), "activations",
                  is_valid(format) ? std::string(to_string(format)) : number(std::uint64_t{step.activations}),
                  "one of " + list_formats(FormatKind::activation));
+  if (step.kind != StepKind::compute && format == Format::int8)
+    return wrong(site.place(index), "activations", "int8", "f32 or bf16 on a cuda device");
   // AddOp takes any number of inputs; nothing takes thousands, and the check of aliasing is quadratic
   constexpr std::size_t kMostOperands = 64;
   if (step.inputs.size() > kMostOperands || step.outputs.size() > kMostOperands)

@@ -65,6 +65,8 @@ Status verify_devices(const PlanT& plan) {
     if (!named)
       return wrong(place, "name", shown(device.name), device.kind == DeviceKind::cpu ? "\"cpu\"" : "\"cuda:N\"");
     if (!names.insert(device.name).second) return wrong(place, "name", "it twice", "every name once");
+    if (i == 0 && plan.devices.size() > 1 && device.kind != DeviceKind::cpu)
+      return wrong(place, "name", shown(device.name), "\"cpu\", which comes first");
   }
   return {};
 }
@@ -132,7 +134,7 @@ Status verify_caches(const PlanT& plan) {
       return wrong(place, "pages", number(std::uint64_t{cache.pages}),
                    fmt::format("{} for {} sequences of {} tokens in pages of {}", pages, cache.sequences,
                                cache.tokens_per_sequence, cache.page_tokens));
-    if (!cache_bytes(cache)) return wrong(place, "size", "more than 2^64 bytes", "fewer");
+    if (!cache_bytes(cache, plan.devices[cache.device]->kind)) return wrong(place, "size", "more than 2^64 bytes", "fewer");
     // one page table per sequence serves all caches
     const CacheT& first = *plan.caches[0];
     if (cache.page_tokens != first.page_tokens || cache.tokens_per_sequence != first.tokens_per_sequence ||
@@ -142,42 +144,6 @@ Status verify_caches(const PlanT& plan) {
                                cache.page_tokens),
                    fmt::format("that of {}: {} sequences of {} tokens in pages of {}", item("caches", 0, first.name),
                                first.sequences, first.tokens_per_sequence, first.page_tokens));
-  }
-  return {};
-}
-
-Status verify_account(const PlanT& plan) {
-  const std::size_t devices = plan.devices.size();
-  // what the plan's own tables say, against the lines of the three categories that they determine
-  std::vector<std::optional<std::uint64_t>> weights(devices, 0), caches(devices, 0), total(devices, 0);
-  for (const auto& weight : plan.weights)
-    if (weight->source != WeightSource::alias) weights[weight->device] = sum(weights[weight->device], weight->bytes);
-  for (const auto& cache : plan.caches) caches[cache->device] = sum(caches[cache->device], cache_bytes(*cache));
-
-  std::vector<std::uint64_t> weight_lines(devices, 0), cache_lines(devices, 0), arena_lines(devices, 0);
-  for (std::size_t i = 0; i < plan.account.size(); ++i) {
-    const AccountLineT& line = *plan.account[i];
-    const std::string place = item("account", i, line.name);
-    KTC_RETURN_IF_ERROR(check_index(place, "device", line.device, devices, "devices"));
-    if (line.category.empty()) return wrong(place, "category", "nothing", "a name");
-    if (line.name.empty()) return wrong(place, "name", "nothing", "a name");
-    total[line.device] = sum(total[line.device], line.bytes);
-    if (!total[line.device]) return wrong(place, "sum of the device's lines", "more than 2^64 bytes", "fewer");
-    if (line.category == "weights") weight_lines[line.device] += line.bytes;
-    if (line.category == "kv-cache") cache_lines[line.device] += line.bytes;
-    if (line.category == "arena") arena_lines[line.device] += line.bytes;
-  }
-  for (std::size_t d = 0; d < devices; ++d) {
-    const auto compare = [&](const char* category, std::uint64_t lines, std::optional<std::uint64_t> tables,
-                             const char* of) {
-      if (tables && lines == *tables) return Status();
-      return wrong("account of " + shown(plan.devices[d]->name), fmt::format("category \"{}\"", category),
-                   bytes_text(lines),
-                   tables ? fmt::format("{}, the sum of {}", bytes_text(*tables), of) : "fewer than 2^64 bytes");
-    };
-    KTC_RETURN_IF_ERROR(compare("weights", weight_lines[d], weights[d], "its weights without aliases"));
-    KTC_RETURN_IF_ERROR(compare("kv-cache", cache_lines[d], caches[d], "its caches"));
-    KTC_RETURN_IF_ERROR(compare("arena", arena_lines[d], plan.devices[d]->arena_bytes, "its arena"));
   }
   return {};
 }

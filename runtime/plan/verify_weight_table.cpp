@@ -13,7 +13,7 @@ using namespace planfb;
 
 namespace {
 
-Status check_shape(const WeightT& weight, const std::string& place) {
+Status check_shape(const PlanT& plan, const WeightT& weight, const std::string& place) {
   const auto format = static_cast<Format>(weight.format);
   if (!format_serves(format, FormatKind::weight))
     return wrong(place, "format",
@@ -27,6 +27,9 @@ Status check_shape(const WeightT& weight, const std::string& place) {
                  "no dimension of 0");
   if (!takes_packing(format, packing))
     return wrong(place, "packing", std::string(to_string(packing)), fmt::format("one that {} has", to_string(format)));
+  if (packing != Packing::row_major && (packing == Packing::gpu_rows) != is_gpu(plan, weight.device))
+    return wrong(place, "packing", std::string(to_string(packing)),
+                 fmt::format("one that {} reads", shown(plan.devices[weight.device]->name)));
   if (!has_group(format, weight.group))
     return wrong(place, "group", number(std::uint64_t{weight.group}), fmt::format("one that {} has", to_string(format)));
   const auto bytes = packed_bytes(format, packing, weight.batch, weight.rows, weight.columns, weight.group);
@@ -57,7 +60,7 @@ Status check_alias(const PlanT& plan, const WeightT& weight, const std::string& 
   KTC_RETURN_IF_ERROR(check_index(place, "alias_of", weight.alias_of, plan.weights.size(), "weights"));
   const WeightT& target = *plan.weights[weight.alias_of];
   const std::string of = item("weights", weight.alias_of, target.name);
-  if (target.source != WeightSource::file && target.source != WeightSource::splat)
+  if (target.source == WeightSource::alias)
     return wrong(place, "alias_of", of + ", an alias itself", "a weight with bytes of its own");
   if (target.format != weight.format || target.packing != weight.packing || target.group != weight.group || target.batch != weight.batch ||
       target.rows != weight.rows || target.columns != weight.columns || target.device != weight.device)
@@ -94,7 +97,7 @@ Status verify_weight_table(const PlanT& plan) {
     if (weight.name.empty()) return wrong(place, "name", "nothing", "a name");
     if (!names.insert(weight.name).second) return wrong(place, "name", "it twice", "every name once");
     KTC_RETURN_IF_ERROR(check_index(place, "device", weight.device, plan.devices.size(), "devices"));
-    KTC_RETURN_IF_ERROR(check_shape(weight, place));
+    KTC_RETURN_IF_ERROR(check_shape(plan, weight, place));
     switch (weight.source) {
       case WeightSource::file: KTC_RETURN_IF_ERROR(check_in_file(plan, weight, place)); break;
       case WeightSource::splat:
@@ -102,7 +105,9 @@ Status verify_weight_table(const PlanT& plan) {
           return wrong(place, "splat_value", real(weight.splat_value), "a finite number");
         break;
       case WeightSource::alias: KTC_RETURN_IF_ERROR(check_alias(plan, weight, place)); break;
-      default: return wrong(place, "source", number(static_cast<std::uint64_t>(weight.source)), "file, splat or alias");
+      case WeightSource::random: break;
+      default:
+        return wrong(place, "source", number(static_cast<std::uint64_t>(weight.source)), "file, splat, alias or random");
     }
   }
   return check_overlaps(plan);

@@ -1,4 +1,4 @@
-// A plan of version KTP1 that was committed once: readers read it for ever (test/golden/plans/v1/HOW.md).
+// Plans of version KTP1 that were committed once: readers read them for ever (test/golden/plans/*/HOW.md).
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -17,14 +17,23 @@ std::string contents(const std::filesystem::path& path) {
   return text.str();
 }
 
-TEST(PlanGolden, ThePlanOfVersionOneIsReadAsItWas) {
-  const std::filesystem::path folder = std::filesystem::path(KTC_SOURCE_DIR) / "test/golden/plans/v1";
+class PlanGolden : public testing::TestWithParam<const char*> {};
+
+TEST_P(PlanGolden, IsReadAsItWas) {
+  const std::filesystem::path folder = std::filesystem::path(KTC_SOURCE_DIR) / "test/golden/plans" / GetParam();
   const std::string bytes = contents(folder / "plan.ktp");
   ASSERT_FALSE(bytes.empty());
   const auto plan = parse_plan(std::as_bytes(std::span(bytes)), "plan.ktp");
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   EXPECT_EQ(dump(*plan), contents(folder / "plan.txt"));
 }
+
+INSTANTIATE_TEST_SUITE_P(All, PlanGolden, testing::Values("v1", "v1-hybrid"), [](const auto& info) {
+  std::string name = info.param;
+  for (char& c : name)
+    if (c == '-') c = '_';
+  return name;
+});
 
 }  // namespace
 }  // namespace ktc::plan

@@ -4,6 +4,7 @@
 
 #include <chrono>
 
+#include "test/plan/hybrid_plan.h"
 #include "test/plan/small_plan.h"
 
 namespace ktc::plan {
@@ -66,8 +67,7 @@ TEST(PlanHostile, EveryFlippedByteIsAnErrorUnderTheOldDigest) {
     }
 }
 
-TEST(PlanHostile, EveryFlippedByteIsHandledUnderADigestThatFits) {
-  const auto& original = test::small_plan_bytes();
+void flip_every_byte(const std::vector<std::byte>& original) {
   std::size_t accepted = 0, refused = 0;
   std::chrono::duration<double> slowest{0};
   for (std::size_t at = 0; at + 16 < original.size(); ++at)
@@ -89,6 +89,14 @@ TEST(PlanHostile, EveryFlippedByteIsHandledUnderADigestThatFits) {
   EXPECT_GT(accepted, 0u);  // names, digests, epsilons
   EXPECT_GT(refused, accepted);
   EXPECT_LT(slowest.count(), 1.0);
+}
+
+TEST(PlanHostile, EveryFlippedByteIsHandledUnderADigestThatFits) {
+  flip_every_byte(test::small_plan_bytes());
+}
+
+TEST(PlanHostile, EveryFlippedByteOfAPlanOfTwoDevicesIsHandled) {
+  flip_every_byte(serialise_plan(test::hybrid_plan()));
 }
 
 }  // namespace

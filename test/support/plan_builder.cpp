@@ -206,6 +206,7 @@ void PlanBuilder::complete() {
   };
   add("weights", weights);
   add("arena", plan_.devices[0]->arena_bytes);
+  plan_.required_features = plan::features_of(plan_);
 }
 
 bool PlanBuilder::write(const std::filesystem::path& folder) {
