@@ -1,8 +1,12 @@
 #!/usr/bin/env bash
 # The expert layers of three models on this machine: bench_experts.sh BUILD_FOLDER [OUT_FOLDER] [ktc-bench flags ...]
+# and with other engines beside them: bench_experts.sh BUILD_FOLDER OUT_FOLDER --peers FOLDER [ktc-bench flags ...]
 # BUILD_FOLDER holds bin/ktc-bench (a Release build). OUT_FOLDER (default: $OUT, else bench_experts.out) gets a table and a JSON
 # file per model. The short table at the end: time per layer and fraction of the nearer ceiling. Takes about 2 minutes on 16
 # cores and 30 GiB of memory; stops a model after 150 seconds.
+# With --peers (FOLDER from peers/build_peers.sh): ktc-bench and the peers in turn, round by round, with int8, int4/64, int4/row and
+# bf16; one table with the ratios of every cell. About 6 minutes and 90 GiB of memory; OUT_FOLDER gets peers.txt, peers.jsonl
+# and peers.log. `python3` there needs numpy and torch. More settings: peers/rounds.py --help.
 set -euo pipefail
 if [ $# -lt 1 ] || [ ! -x "$1/bin/ktc-bench" ]; then
   echo "bench_experts.sh: no bin/ktc-bench in '${1:-}'; usage: bench_experts.sh BUILD_FOLDER [OUT_FOLDER] [flags]" >&2
@@ -13,6 +17,11 @@ out=${2:-${OUT:-bench_experts.out}}
 shift $(($# < 2 ? 1 : 2))
 mkdir -p "$out"
 lscpu | grep -E '^(Model name|CPU\(s\)|Thread|Core|L2|L3|NUMA node\(s\))' | tee "$out/machine.txt"
+
+if [ "${1:-}" = --peers ]; then
+  peers=${2:?bench_experts.sh: --peers needs the folder that peers/build_peers.sh made}
+  exec python3 "$(dirname "$0")/peers/rounds.py" --bench "$bench" --peers "$peers" --out "$out" -- "${@:3}"
+fi
 
 failed=0
 model() {  # NAME EXPERTS HIDDEN INTERMEDIATE TOP_K [flags]
