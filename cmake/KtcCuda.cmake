@@ -5,9 +5,6 @@
 set(KTC_CUDA_ARCHITECTURES "80-real;86-real;89-real;90-real;120-real;90-virtual" CACHE STRING
   "compute capabilities, as in CMAKE_CUDA_ARCHITECTURES")
 set(CMAKE_CUDA_ARCHITECTURES "${KTC_CUDA_ARCHITECTURES}")
-set(CMAKE_CUDA_STANDARD 20)
-set(CMAKE_CUDA_STANDARD_REQUIRED ON)
-set(CMAKE_CUDA_EXTENSIONS OFF)
 set(CMAKE_CUDA_RUNTIME_LIBRARY Static)  # a program starts, and says so, where no driver is
 set(CMAKE_CUDA_COMPILER "${KTC_NVCC}")
 if(NOT CMAKE_CUDA_HOST_COMPILER)
@@ -18,6 +15,12 @@ if(KTC_CCACHE)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${KTC_CCACHE})
 endif()
 enable_language(CUDA)
+set(CMAKE_CUDA_STANDARD 20)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+set(CMAKE_CUDA_EXTENSIONS OFF)
+if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc can do it
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+endif()
 find_package(CUDAToolkit 13.0 REQUIRED)
 # cuBLASLt is 540 MB and is opened when the first product wants it; only its headers are used here
 ktc_external(cuda CUDA::cudart_static ${CMAKE_DL_LIBS})

@@ -25,8 +25,8 @@ constexpr GpuRopeTable gpu_rope_table(std::uint64_t tokens, std::uint64_t dim) {
 
 // ------------------------------------------------------------------------------------------------------------ attention
 //
-// The keys of a token are cut into up to `splits` parts, so that one token fills a GPU: about 512 blocks for GQA (four on an SM),
-// 128 for MLA, whose blocks need an SM each. A function of the entry's bounds alone: it is fixed when a graph is captured.
+// The keys of a token are cut into up to `splits` parts, so that one token fills a GPU: about 264 blocks for GQA (two on each SM
+// of an H200), 128 for MLA, whose blocks need an SM each. A function of the entry's bounds alone: fixed when a graph is captured.
 constexpr std::uint64_t kGpuMostSplits = 128;
 constexpr std::uint64_t kGpuMlaHeadTile = 64;  // heads that share one pass over the latent cache
 constexpr std::uint64_t gpu_attend_splits(std::uint64_t blocks_wanted, std::uint64_t tokens, std::uint64_t groups) {
@@ -35,7 +35,7 @@ constexpr std::uint64_t gpu_attend_splits(std::uint64_t blocks_wanted, std::uint
   return splits < 1 ? 1 : splits < kGpuMostSplits ? splits : kGpuMostSplits;
 }
 constexpr std::uint64_t gpu_gqa_splits(std::uint64_t tokens, std::uint64_t kv_heads) {
-  return gpu_attend_splits(512, tokens, kv_heads);
+  return gpu_attend_splits(264, tokens, kv_heads);
 }
 constexpr std::uint64_t gpu_mla_splits(std::uint64_t tokens, std::uint64_t heads) {
   return gpu_attend_splits(128, tokens, (heads + kGpuMlaHeadTile - 1) / kGpuMlaHeadTile);

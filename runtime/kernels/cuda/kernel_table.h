@@ -1,4 +1,4 @@
-// The functions behind both kernel sets. A CUDA function that a build lacks is left out of kernel_set.cpp's table.
+// The functions behind both kernel sets; those of CUDA are defined in builds with CUDA alone.
 #pragma once
 
 #include "runtime/kernels/cuda/gpu_kernels.h"

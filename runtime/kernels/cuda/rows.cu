@@ -1,0 +1,212 @@
+// Operations on rows: one block (or a few) per row.
+#include "runtime/kernels/cuda/device_common.cuh"
+
+namespace ktc::gpu {
+namespace {
+
+constexpr unsigned kNormThreads = 1024;
+constexpr unsigned kKeep = 4;  // float4 that a thread keeps between the two passes of a norm
+
+__global__ void rope_table_kernel(RopeTableArgs a) {
+  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x, t = blockIdx.y;
+  if (i >= a.half) return;
+  double sin, cos;
+  sincos(a.positions[t] * a.inv_freq[i], &sin, &cos);
+  a.cos[std::size_t{t} * a.half + i] = static_cast<float>(cos * a.factor);
+  a.sin[std::size_t{t} * a.half + i] = static_cast<float>(sin * a.factor);
+}
+
+template <Format kFormat>
+__global__ void embed_kernel(EmbedArgs a) {
+  const unsigned r = blockIdx.y, column = (blockIdx.x * blockDim.x + threadIdx.x) * 8;
+  if (column >= a.out.columns) return;
+  const std::int32_t id = *row_at(a.ids, r);
+  float values[8] = {};
+  if (id >= 0 && static_cast<std::uint32_t>(id) < a.w.rows) decode8<kFormat>(a.w, a.w.data, static_cast<std::size_t>(id), column, values);
+  float* out = row_at(a.out, r) + column;
+  for (unsigned i = 0; i < 8 && column + i < a.out.columns; ++i) out[i] = values[i];
+}
+
+__global__ void add_kernel(AddArgs a) {
+  const unsigned c = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y;
+  if (c >= a.out.columns) return;
+  float sum = row_at(a.in[0], r)[c];
+  for (unsigned i = 1; i < a.count; ++i) sum += row_at(a.in[i], r)[c];
+  row_at(a.out, r)[c] = sum;
+}
+__global__ void add4_kernel(AddArgs a) {
+  const unsigned c = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y;
+  if (c >= a.out.columns / 4) return;
+  float4 sum = reinterpret_cast<const float4*>(row_at(a.in[0], r))[c];
+  for (unsigned i = 1; i < a.count; ++i) {
+    const float4 v = reinterpret_cast<const float4*>(row_at(a.in[i], r))[c];
+    sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+  }
+  reinterpret_cast<float4*>(row_at(a.out, r))[c] = sum;
+}
+
+// sum (where kSum) = the inputs added from left to right; out = its norm. count is 1 and sum unused for a plain norm.
+template <bool kSum>
+__global__ void __launch_bounds__(kNormThreads) norm_kernel(AddNormArgs a) {
+  __shared__ float shared[kWarp];
+  const unsigned r = blockIdx.x, columns = a.out.columns;
+  const auto value = [&](unsigned c) {
+    float v = row_at(a.in[0], r)[c];
+    if (kSum)
+      for (unsigned i = 1; i < a.count; ++i) v += row_at(a.in[i], r)[c];
+    return v;
+  };
+  float squares = 0;
+  for (unsigned c = threadIdx.x; c < columns; c += blockDim.x) {
+    const float v = value(c);
+    if (kSum) row_at(a.sum, r)[c] = v;
+    squares += v * v;
+  }
+  const float factor = 1.0f / sqrtf(block_sum(squares, shared) / static_cast<float>(columns) + a.eps);
+  // each thread reads what it wrote itself, so a sum that is one of the inputs does no harm
+  const float* x = kSum ? row_at(a.sum, r) : row_at(a.in[0], r);
+  for (unsigned c = threadIdx.x; c < columns; c += blockDim.x) row_at(a.out, r)[c] = x[c] * factor * a.w[c];
+}
+template <bool kSum>
+__global__ void __launch_bounds__(kNormThreads) norm4_kernel(AddNormArgs a) {
+  __shared__ float shared[kWarp];
+  const unsigned r = blockIdx.x, vectors = a.out.columns / 4;
+  float4 keep[kKeep];
+  float squares = 0;
+#pragma unroll
+  for (unsigned k = 0; k < kKeep; ++k) {
+    const unsigned c = threadIdx.x + k * blockDim.x;
+    if (c >= vectors) break;
+    float4 v = reinterpret_cast<const float4*>(row_at(a.in[0], r))[c];
+    if (kSum) {
+      for (unsigned i = 1; i < a.count; ++i) {
+        const float4 other = reinterpret_cast<const float4*>(row_at(a.in[i], r))[c];
+        v.x += other.x, v.y += other.y, v.z += other.z, v.w += other.w;
+      }
+      reinterpret_cast<float4*>(row_at(a.sum, r))[c] = v;
+    }
+    keep[k] = v;
+    squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+  }
+  const float factor = 1.0f / sqrtf(block_sum(squares, shared) / static_cast<float>(a.out.columns) + a.eps);
+#pragma unroll
+  for (unsigned k = 0; k < kKeep; ++k) {
+    const unsigned c = threadIdx.x + k * blockDim.x;
+    if (c >= vectors) break;
+    const float4 w = reinterpret_cast<const float4*>(a.w)[c], v = keep[k];
+    reinterpret_cast<float4*>(row_at(a.out, r))[c] =
+        make_float4(v.x * factor * w.x, v.y * factor * w.y, v.z * factor * w.z, v.w * factor * w.w);
+  }
+}
+
+template <bool kSum>
+int norm(const AddNormArgs& a, void* stream) {
+  if (a.rows == 0) return 0;
+  bool vectors = vector_rows(a.out) && aligned16(a.w, 0) && a.out.columns / 4 <= kKeep * kNormThreads;
+  for (unsigned i = 0; i < a.count; ++i) vectors = vectors && vector_rows(a.in[i]);
+  if (kSum) vectors = vectors && vector_rows(a.sum);
+  const unsigned items = vectors ? a.out.columns / 4 : a.out.columns;
+  const unsigned wanted = ceil_div(items, kWarp) * kWarp, threads = wanted < kNormThreads ? wanted : kNormThreads;
+  if (vectors)
+    norm4_kernel<kSum><<<a.rows, threads, 0, stream_of(stream)>>>(a);
+  else
+    norm_kernel<kSum><<<a.rows, threads, 0, stream_of(stream)>>>(a);
+  return launched();
+}
+
+__global__ void select_rows_kernel(SelectRowsArgs a) {
+  const unsigned c = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y;
+  if (c < a.out.columns) row_at(a.out, r)[c] = row_at(a.x, static_cast<std::size_t>(*row_at(a.output_rows, r)))[c];
+}
+
+// --------------------------------------------------------------------------------------------------------------- argmax
+
+constexpr unsigned kArgmaxThreads = 256, kArgmaxBlocks = 64;
+CounterPool argmax_pool;
+__device__ unsigned argmax_counters[kCounters];
+__device__ unsigned long long argmax_best[kCounters];
+
+// The best of a row as one number: the logit's order, then the lower index. The largest of all: a logit that is not finite.
+__global__ void __launch_bounds__(kArgmaxThreads) argmax_kernel(ArgmaxArgs a, unsigned counter) {
+  __shared__ unsigned long long shared[kArgmaxThreads / kWarp];
+  const unsigned r = blockIdx.y;
+  const float* logits = row_at(a.logits, r);
+  unsigned long long best = 0;
+  for (unsigned c = blockIdx.x * kArgmaxThreads + threadIdx.x; c < a.logits.columns; c += gridDim.x * kArgmaxThreads) {
+    const float value = logits[c];
+    const unsigned long long key = isfinite(value) ? static_cast<unsigned long long>(ordered_bits(value)) << 32 | (0xffffffffu - c) : ~0ull;
+    best = key > best ? key : best;
+  }
+  for (unsigned offset = 16; offset > 0; offset /= 2) {
+    const unsigned long long other = __shfl_xor_sync(kAllLanes, best, offset);
+    best = other > best ? other : best;
+  }
+  if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = best;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    for (unsigned i = 1; i < kArgmaxThreads / kWarp; ++i) best = shared[i] > best ? shared[i] : best;
+    atomicMax(&argmax_best[counter + r], best);
+  }
+  if (!last_block(&argmax_counters[counter + r], gridDim.x)) return;
+  if (threadIdx.x == 0) {
+    best = atomicExch(&argmax_best[counter + r], 0ull);
+    *row_at(a.ids, r) = best == ~0ull ? -1 : static_cast<std::int32_t>(0xffffffffu - static_cast<std::uint32_t>(best));
+  }
+}
+
+}  // namespace
+
+int rope_table_cuda(const RopeTableArgs& a, void* stream) {
+  if (a.tokens == 0 || a.half == 0) return 0;
+  rope_table_kernel<<<dim3(ceil_div(a.half, 64u), a.tokens), 64, 0, stream_of(stream)>>>(a);
+  return launched();
+}
+
+int embed_cuda(const EmbedArgs& a, void* stream) {
+  if (a.rows == 0) return 0;
+  const dim3 grid(ceil_div(a.out.columns, 8 * 128u), a.rows);
+  const bool known = for_format(a.w.format, [&]<Format kFormat>() { embed_kernel<kFormat><<<grid, 128, 0, stream_of(stream)>>>(a); });
+  return known ? launched() : cudaErrorInvalidValue;
+}
+
+int rms_norm_cuda(const NormArgs& a, void* stream) {
+  AddNormArgs args = {};
+  args.in[0] = a.x;
+  args.count = 1;
+  args.w = a.w;
+  args.eps = a.eps;
+  args.out = a.out;
+  args.rows = a.rows;
+  return norm<false>(args, stream);
+}
+
+int add_norm_cuda(const AddNormArgs& a, void* stream) { return norm<true>(a, stream); }
+
+int add_cuda(const AddArgs& a, void* stream) {
+  if (a.rows == 0) return 0;
+  bool vectors = vector_rows(a.out);
+  for (unsigned i = 0; i < a.count; ++i) vectors = vectors && vector_rows(a.in[i]);
+  const unsigned items = vectors ? a.out.columns / 4 : a.out.columns;
+  const dim3 grid(ceil_div(items, 256u), a.rows);
+  if (vectors)
+    add4_kernel<<<grid, 256, 0, stream_of(stream)>>>(a);
+  else
+    add_kernel<<<grid, 256, 0, stream_of(stream)>>>(a);
+  return launched();
+}
+
+int select_rows_cuda(const SelectRowsArgs& a, void* stream) {
+  if (a.rows == 0) return 0;
+  select_rows_kernel<<<dim3(ceil_div(a.out.columns, 256u), a.rows), 256, 0, stream_of(stream)>>>(a);
+  return launched();
+}
+
+int argmax_cuda(const ArgmaxArgs& a, void* stream) {
+  if (a.rows == 0) return 0;
+  if (a.rows > kCounters || a.logits.columns == 0) return cudaErrorInvalidValue;
+  const unsigned wanted = ceil_div(a.logits.columns, 4 * kArgmaxThreads), blocks = wanted < kArgmaxBlocks ? wanted : kArgmaxBlocks;
+  argmax_kernel<<<dim3(blocks, a.rows), kArgmaxThreads, 0, stream_of(stream)>>>(a, argmax_pool.take(a.rows));
+  return launched();
+}
+
+}  // namespace ktc::gpu
