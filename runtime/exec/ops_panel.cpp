@@ -1,8 +1,9 @@
 // Linear and Mlp on panels. Every output element is computed by one worker in an order that its row alone decides.
+#include <atomic>
 #include <cstring>
 
+#include "runtime/exec/few_rows.h"
 #include "runtime/exec/partition.h"
-#include "runtime/exec/panel_steps.h"
 
 namespace ktc::exec {
 namespace {
@@ -46,30 +47,90 @@ void all_panels(const StepState& state, const PanelWeight& w, const PanelOperand
   });
 }
 
+// Few rows: the same in one loop. Items quantise rows of x, then multiply panels; these wait for the former.
+template <typename Body>
+void few_rows(const StepState& state, const PanelWeight& w, const Matrix& x, const PanelOperands& operands,
+              kernels::PanelRow* rows, std::size_t count, const Body& body) {
+  for (std::size_t r = 0; r < count; ++r) rows[r] = operands.row(r, false, r);
+  const std::size_t rows_each = std::min(count, claim_grain(4 * operands.columns)), row_items = blocks(count, rows_each);
+  const std::size_t panels = w.layout.panels;
+  const std::size_t step = std::max(panels_per_item(panels, 1, static_cast<std::size_t>(state.workers->threads())),
+                                    claim_grain(count * kPanelFeatures * operands.padded / 4));
+  alignas(kApart) std::atomic<std::size_t> rows_done{0};
+  state.workers->for_claims(row_items + blocks(panels, step), [&](Claims& claims) {
+    for (; claims.more(); claims.advance()) {
+      if (claims.current() < row_items) {
+        const std::size_t begin = claims.current() * rows_each, end = std::min(count, begin + rows_each);
+        for (std::size_t r = begin; r < end; ++r) operands.fill(x.row(r), r, false, r);
+        rows_done.fetch_add(1, std::memory_order_release);
+        continue;
+      }
+      const std::size_t begin = (claims.current() - row_items) * step, end = std::min(panels, begin + step);
+      const std::byte* const weights = w.panel(0, begin);
+      await_item(*state.workers, [&] { return rows_done.load(std::memory_order_acquire) == row_items; },
+                 (end - begin) * w.layout.panel_bytes / 64, [&](std::size_t i) { return weights + i * 64; });
+      for (std::size_t p = begin; p < end; ++p) {
+        const std::size_t after = p + 1 < end ? p + 1 : (claims.ahead() - row_items) * step;
+        panel_product(w, w.panel(0, p), after < panels ? w.panel(0, after) : nullptr, rows, count, false,
+                      operands.kb_stride(false), operands.granule, nullptr,
+                      [&](std::size_t first, std::size_t n, const float* out) { body(p, first, n, out); });
+      }
+    }
+  });
+}
+
 }  // namespace
 
 void run_step(const PanelLinearStep& s, const StepState& state) {
   const std::size_t count = state.count(s.of_rows);
   if (count == 0) return;
   const bool tiled = count >= s.tile_rows;
+  const auto write = [&](std::size_t p, std::size_t first, std::size_t n, const float* out) {
+    const std::size_t column = p * kPanelFeatures;
+    const std::size_t columns = std::min<std::size_t>(kPanelFeatures, s.out.columns - column);
+    for (std::size_t r = 0; r < n; ++r) {
+      float* y = s.out.row(first + r) + column;
+      std::memcpy(y, out + r * kPanelFeatures, columns * sizeof(float));
+      if (s.bias != nullptr)
+        for (std::size_t c = 0; c < columns; ++c) y[c] += s.bias[column + c];
+    }
+  };
+  if (!tiled && count <= kernels::kFewRows) return few_rows(state, s.w, s.x, s.operands, s.rows, count, write);
   fill_rows(state, s.x, s.operands, s.rows, count, tiled);
-  all_panels(state, s.w, s.operands, s.rows, count, tiled,
-             [&](std::size_t p, std::size_t first, std::size_t n, const float* out) {
-               const std::size_t column = p * kPanelFeatures;
-               const std::size_t columns = std::min<std::size_t>(kPanelFeatures, s.out.columns - column);
-               for (std::size_t r = 0; r < n; ++r) {
-                 float* y = s.out.row(first + r) + column;
-                 std::memcpy(y, out + r * kPanelFeatures, columns * sizeof(float));
-                 if (s.bias != nullptr)
-                   for (std::size_t c = 0; c < columns; ++c) y[c] += s.bias[column + c];
-               }
-             });
+  all_panels(state, s.w, s.operands, s.rows, count, tiled, write);
+}
+
+// One expert that every row wants.
+static void run_few(const PanelMlpStep& s, const StepState& state, std::size_t count) {
+  const std::uint32_t expert = 0, first[2] = {0, static_cast<std::uint32_t>(count)};
+  ExpertPlace place;
+  const FewRows few = {.gate_up = s.gate_up,
+                       .down = s.down,
+                       .x_operands = s.x_operands,
+                       .h_operands = s.h_operands,
+                       .x = s.x,
+                       .out = s.out,
+                       .hidden = s.hidden,
+                       .x_rows = s.rows,
+                       .h_rows = s.rows + count,
+                       .swiglu = s.swiglu,
+                       .rows = count,
+                       .pairs = count,
+                       .active = 1,
+                       .experts = &expert,
+                       .first = first,
+                       .places = &place,
+                       .pair_row = nullptr,
+                       .pair_weight = nullptr,
+                       .accumulate = nullptr};
+  run_few_rows(few, *state.workers);
 }
 
 void run_step(const PanelMlpStep& s, const StepState& state) {
   const std::size_t count = state.count(s.of_rows);
   if (count == 0) return;
   const bool tiled = count >= s.tile_rows;
+  if (!tiled && count <= kernels::kFewRows) return run_few(s, state, count);
   fill_rows(state, s.x, s.x_operands, s.rows, count, tiled);
   all_panels(state, s.gate_up, s.x_operands, s.rows, count, tiled,
              [&](std::size_t p, std::size_t first, std::size_t n, const float* out) {

@@ -1,4 +1,4 @@
-// Layers of experts on panels, without a plan: equal to the bit to one token at a time through the scalar kernels, whole rows at
+// Layers of experts, MLPs and linear steps on panels, without a plan: equal to the bit to one token at a time through the scalar kernels, whole rows at
 // once, whatever the number of workers, of tokens and of experts that some token wants.
 #include <gtest/gtest.h>
 
@@ -211,6 +211,73 @@ TEST_P(PanelExperts, EveryLevel) {
   for (const IsaLevel level : kernels::available_levels(host_cpu_features()))
     for (const std::size_t rows : {1, 4, 9})
       if (!HasFatalFailure()) check(**workers, level, rows, 1);
+}
+
+TEST_P(PanelExperts, MlpAndLinear) {
+  const kernels::KernelSet kernels = kernels::select_kernels(host_cpu_features(), IsaLevel::best);
+  const kernels::KernelSet scalar = kernels::select_kernels(host_cpu_features(), IsaLevel::scalar);
+  const std::uint32_t granule = activations_ == Format::int8 ? GetParam().granule : 0;
+  constexpr std::size_t kRows = 10;
+  const std::byte* const gate_up = gate_up_weights_.data() + gate_up_.matrix_bytes;
+  const std::byte* const down = down_weights_.data() + 2 * down_.matrix_bytes;
+  std::vector<float> bias(kHidden);
+  for (std::size_t c = 0; c < kHidden; ++c) bias[c] = 0.01f * static_cast<float>(c % 7);
+  std::vector<std::vector<float>> mlp, linear;
+  for (std::size_t r = 0; r < kRows; ++r) {
+    const float* x = x_.data() + r * kHidden;
+    const std::vector<float> both = product(scalar, gate_up_, gate_up, {x, x + kHidden});
+    std::vector<float> h(gate_up_.panels * 16);
+    for (std::size_t p = 0; p < gate_up_.panels; ++p) scalar.swiglu(both.data() + p * 32, h.data() + p * 16);
+    h.resize(kIntermediate);
+    mlp.push_back(product(scalar, down_, down, h));
+    x = x_.data() + r * kIntermediate;
+    linear.push_back(product(scalar, down_, down, {x, x + kIntermediate}));
+    for (std::size_t c = 0; c < kHidden; ++c) linear.back()[c] += bias[c];
+  }
+  for (const int threads : {1, 2, 3, 7, 16}) {
+    auto workers = Workers::create(threads);
+    ASSERT_TRUE(workers.ok()) << workers.status().message();
+    StepState state;
+    state.workers = workers->get();
+    for (std::size_t rows = 1; rows <= kRows; ++rows) {
+      state.tokens = rows;
+      std::vector<float> out(rows * kHidden, -1.0f);
+      const Matrix to = {out.data(), kHidden, kHidden};
+      const auto same = [&](const std::vector<std::vector<float>>& wanted) {
+        for (std::size_t r = 0; r < rows; ++r)
+          if (std::memcmp(out.data() + r * kHidden, wanted[r].data(), kHidden * sizeof(float)) != 0) return false;
+        return true;
+      };
+      const auto mlp_space = panel_mlp_workspace(activations_, rows, kHidden, kIntermediate, granule, granule, 0);
+      const auto space = panel_linear_workspace(activations_, rows, kIntermediate, granule, 0);
+      weights::HostBlock workspace = block(mlp_space.total() + space.total());
+      std::byte* at = workspace.data();
+      const auto take = [&at](std::uint64_t bytes) { return std::exchange(at, at + bytes); };
+      PanelMlpStep m = {};
+      m.x = {x_.data(), kHidden, kHidden};
+      m.out = to;
+      m.gate_up = {gate_up, gate_up_, kernels.panel(gate_up_.format)};
+      m.down = {down, down_, kernels.panel(down_.format)};
+      m.x_operands = panel_operands(take(mlp_space.x.total()), mlp_space.x, activations_, kHidden, granule, kernels);
+      m.hidden = {reinterpret_cast<float*>(take(mlp_space.hidden)), padded16(kIntermediate), padded16(kIntermediate)};
+      m.h_operands = panel_operands(take(mlp_space.h.total()), mlp_space.h, activations_, kIntermediate, granule, kernels);
+      m.rows = reinterpret_cast<kernels::PanelRow*>(take(mlp_space.rows));
+      m.swiglu = kernels.swiglu;
+      m.tile_rows = SIZE_MAX;
+      (*workers)->enter([&] { run_step(m, state); });
+      ASSERT_TRUE(same(mlp)) << "mlp of " << rows << " rows, " << threads << " workers";
+      PanelLinearStep l = {};
+      l.x = {x_.data(), kIntermediate, kIntermediate};
+      l.out = to;
+      l.w = m.down;
+      l.bias = bias.data();
+      l.operands = panel_operands(take(space.x.total()), space.x, activations_, kIntermediate, granule, kernels);
+      l.rows = reinterpret_cast<kernels::PanelRow*>(take(space.rows));
+      l.tile_rows = SIZE_MAX;
+      (*workers)->enter([&] { run_step(l, state); });
+      ASSERT_TRUE(same(linear)) << "linear of " << rows << " rows, " << threads << " workers";
+    }
+  }
 }
 
 std::vector<Case> cases() {
