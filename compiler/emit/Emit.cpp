@@ -92,6 +92,7 @@ std::uint64_t fingerprint(const FileJobs& file, const models::ModelDesc& model) 
     text += fmt::format("{} {} {} {} {} {} {} {} {} {:016x}\n", job.name, job.batch, job.rows, job.columns,
                         static_cast<int>(job.format), job.group, static_cast<int>(job.packing), job.offset, job.clip_search,
                         XXH3_64bits(job.importance.data(), job.importance.size() * sizeof(float)));
+    if (!job.matrices.empty()) text += fmt::format("{}\n", fmt::join(job.matrices, " "));
     for (const RecipePiece& p : job.pieces)
       text += fmt::format("{} {} {} {} {} {} {} {} {} {} {}\n", model.slots[p.slot].name, p.src_row, p.row_step, p.rows,
                           p.transpose, p.dst_batch, p.dst_row, p.repeat, p.repeat_src_row, p.repeat_dst_batch,

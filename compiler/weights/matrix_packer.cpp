@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "compiler/weights/pack.h"
+#include "compiler/weights/pack_gpu_rows.h"
 #include "compiler/weights/pack_panel.h"
 
 namespace ktc::compiler {
@@ -17,26 +18,39 @@ constexpr std::uint64_t kElementsPerTask = std::uint64_t{1} << 16;
 }  // namespace
 
 MatrixPacker::MatrixPacker(const WeightJob& job, std::span<std::byte> matrix) : job_(job), matrix_(matrix) {
-  if (job.packing != Packing::row_major)
+  if (job.packing == Packing::gpu_rows)
+    gpu_rows_ = gpu_rows_layout(job.format, job.group, job.rows, job.columns);
+  else if (job.packing != Packing::row_major)
     panels_ = panel_layout(job.format, job.group, job.packing == Packing::panel_paired, job.rows, job.columns);
 }
 
 void MatrixPacker::begin() {
   quality_ = {};
   if (panels_) clear_panels(*panels_, matrix_);
+  if (gpu_rows_) clear_gpu_rows(*gpu_rows_, matrix_);
+}
+
+// Codes of a row with scales, fp8's as bits.
+void MatrixPacker::put(std::uint64_t row, const std::int8_t* codes, const float* scales) const {
+  if (gpu_rows_)
+    pack_gpu_row(*gpu_rows_, row, codes, scales, matrix_);
+  else if (job_.format == Format::fp8)
+    pack_panel_fp8(*panels_, row, reinterpret_cast<const std::uint8_t*>(codes), scales, matrix_);
+  else
+    pack_panel_codes(*panels_, row, codes, scales, matrix_);
 }
 
 RowQuality MatrixPacker::add_row(const SourceRows& source, std::uint64_t from, std::uint64_t row) const {
   const std::byte* data =
       source.data + from * source.row_stride * static_cast<std::uint64_t>(models::tensor_type_bytes(source.type));
-  if (!panels_) {
+  if (!panels_ && !gpu_rows_) {
     pack_row(source.type, data, source.stride, job_.columns, job_.format, job_.packing,
              matrix_.data() + row * packed_row_bytes(job_.format, job_.packing, job_.columns));
     return {};
   }
   if (source.scales != nullptr) {
     const std::size_t groups = scales_of({job_.format, job_.group}, job_.columns);
-    pack_panel_fp8(*panels_, row, reinterpret_cast<const std::uint8_t*>(data), source.scales + from * groups, matrix_);
+    put(row, reinterpret_cast<const std::int8_t*>(data), source.scales + from * groups);
     return {};
   }
   thread_local std::vector<float> weights, scales;
@@ -54,10 +68,7 @@ RowQuality MatrixPacker::add_row(const SourceRows& source, std::uint64_t from, s
   codes.resize(job_.columns);
   scales.resize(scales_of(spec, job_.columns));
   const RowQuality quality = quantise_row(weights, job_.importance, spec, codes.data(), scales.data());
-  if (job_.format == Format::fp8)
-    pack_panel_fp8(*panels_, row, reinterpret_cast<const std::uint8_t*>(codes.data()), scales.data(), matrix_);
-  else
-    pack_panel_codes(*panels_, row, codes.data(), scales.data(), matrix_);
+  put(row, codes.data(), scales.data());
   return quality;
 }
 

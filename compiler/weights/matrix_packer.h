@@ -12,6 +12,7 @@
 #include "compiler/weights/quantise.h"
 #include "compiler/weights/recipe.h"
 #include "models/model_desc.h"
+#include "runtime/formats/gpu_rows.h"
 #include "runtime/formats/panel.h"
 
 namespace ktc::compiler {
@@ -38,9 +39,12 @@ class MatrixPacker {
  private:
   RowQuality add_row(const SourceRows& source, std::uint64_t from, std::uint64_t row) const;
 
+  void put(std::uint64_t row, const std::int8_t* codes, const float* scales) const;
+
   const WeightJob& job_;
   std::span<std::byte> matrix_;
-  std::optional<PanelLayout> panels_;  // nullopt: row_major
+  std::optional<PanelLayout> panels_;      // of packing panel, panel_paired
+  std::optional<GpuRowsLayout> gpu_rows_;  // of packing gpu_rows; neither: row_major
   RowQuality quality_;
   std::vector<RowQuality> rows_;  // of one call, to be summed in order
 };

@@ -52,7 +52,11 @@ Status check_job(const WeightJob& job, const models::ModelDesc& model) {
     if (out_columns != job.columns)
       return bad_job(job, "columns from slot " + slot.name, fmt::format("{}", out_columns),
                      fmt::format("{}", job.columns));
-    const std::uint64_t copies = slot.batch > 1 ? slot.batch : piece.repeat;
+    const std::uint64_t taken = job.matrices.empty() ? slot.batch : job.matrices.size();
+    const std::uint64_t copies = slot.batch > 1 ? taken : piece.repeat;
+    for (const std::uint32_t matrix : job.matrices)
+      if (slot.batch > 1 && matrix >= slot.batch)
+        return bad_job(job, "matrix of slot " + slot.name, fmt::format("{}", matrix), fmt::format("below {}", slot.batch));
     for (std::uint64_t i = 0; i < copies; ++i) {
       const std::uint64_t batch = piece.dst_batch + i * (slot.batch > 1 ? 1 : piece.repeat_dst_batch);
       const std::uint64_t row = piece.dst_row + i * (slot.batch > 1 ? 0 : piece.repeat_dst_row);

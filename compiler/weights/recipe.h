@@ -17,7 +17,8 @@ namespace ktc::compiler {
 // Takes the rows src_row + i * row_step, i in [0, rows), of a slot; `transpose` turns the block taken, [rows, columns], into
 // [columns, rows]. The block goes to rows [dst_row, dst_row + its rows) of destination matrix dst_batch.
 //
-// A slot with batch > 1 (an expert bank) is taken matrix by matrix: source matrix b goes to destination matrix dst_batch + b.
+// A slot with batch > 1 (an expert bank) is taken matrix by matrix: source matrix b goes to destination matrix dst_batch + b; with
+// WeightJob::matrices only those are taken, the i-th of them to dst_batch + i.
 // `repeat` does the same `repeat` times for a slot with batch 1 (attention heads): repetition r reads from src_row +
 // r * repeat_src_row and writes to matrix dst_batch + r * repeat_dst_batch, row dst_row + r * repeat_dst_row.
 struct RecipePiece {
@@ -45,6 +46,7 @@ struct WeightJob {
   std::uint64_t bytes = 0;                // packed_bytes(...)
   std::uint32_t group = 0;                // int4, fp8: input features per scale; 0: one scale per row, or none
   bool clip_search = true;                // int8, int4: see quantise.h
+  std::vector<std::uint32_t> matrices = {};  // of slots with batch > 1: which are taken, in this order; empty: all
   std::vector<float> importance = {};        // int8, int4: second moments of the input features, or empty
 };
 

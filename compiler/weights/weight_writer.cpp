@@ -55,8 +55,9 @@ std::vector<std::vector<Block>> blocks_by_matrix(const WeightJob& job, const mod
   for (const RecipePiece& piece : job.pieces) {
     const std::uint64_t batch = model.slots[piece.slot].batch;
     if (batch > 1) {
-      for (std::uint64_t b = 0; b < batch; ++b)
-        blocks[piece.dst_batch + b].push_back({&piece, b, piece.src_row, piece.dst_row});
+      const std::uint64_t taken = job.matrices.empty() ? batch : job.matrices.size();
+      for (std::uint64_t i = 0; i < taken; ++i)
+        blocks[piece.dst_batch + i].push_back({&piece, job.matrices.empty() ? i : job.matrices[i], piece.src_row, piece.dst_row});
     } else {
       for (std::uint64_t r = 0; r < piece.repeat; ++r)
         blocks[piece.dst_batch + r * piece.repeat_dst_batch].push_back(
