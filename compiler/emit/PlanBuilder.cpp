@@ -39,6 +39,11 @@ class Builder {
     addCaches();
     KTC_RETURN_IF_ERROR(addEntries());
     addRopes();
+    if (auto defer = module_->getAttrOfType<kt::DeferAttr>(kt::kDefer)) {
+      plan_.defer_prefill = defer.getPrefill();
+      plan_.defer_decode = defer.getDecode();
+    }
+    plan_.required_features = plan::features_of(plan_);
     for (FileJobs& file : files_) {
       auto out = std::make_unique<planfb::WeightFileT>();
       out->path = file.path;
@@ -112,7 +117,7 @@ class Builder {
 
   Status addWeight(const std::string& name, std::uint64_t batch, std::uint64_t rows, std::uint64_t columns,
                    llvm::StringRef device, llvm::StringRef format, llvm::StringRef packing, std::uint64_t group,
-                   mlir::ArrayAttr recipe, std::uint64_t alignment) {
+                   mlir::ArrayAttr recipe, std::uint64_t alignment, mlir::DenseI32ArrayAttr ids = {}) {
     WeightJob job;
     job.name = name;
     job.batch = batch;
@@ -143,6 +148,7 @@ class Builder {
                             .repeat_dst_batch = piece.getRepeatDstBatch(),
                             .repeat_dst_row = piece.getRepeatDstRow()});
     }
+    if (ids) job.matrices.assign(ids.asArrayRef().begin(), ids.asArrayRef().end());
     FileJobs& file = fileOf(device.str());
     job.offset = alignUp(file.bytes, alignment);
     file.bytes = job.offset + job.bytes;
@@ -177,9 +183,9 @@ class Builder {
         const std::uint64_t experts = bank.getExperts(), hidden = bank.getHidden(), inner = bank.getIntermediate();
         const std::string name = bank.getSymName().str();
         KTC_RETURN_IF_ERROR(addWeight(name + ".gate_up", experts, 2 * inner, hidden, *bank.getDevice(), *bank.getFormat(),
-                                      *bank.getPacking(), bank.getGroup().value_or(0), bank.getGateUp(), kPage));
+                                      *bank.getPacking(), bank.getGroup().value_or(0), bank.getGateUp(), kPage, bank.getIdsAttr()));
         KTC_RETURN_IF_ERROR(addWeight(name + ".down", experts, hidden, inner, *bank.getDevice(), *bank.getFormat(),
-                                      bank.getDownPacking(), bank.getGroup().value_or(0), bank.getDown(), kPage));
+                                      bank.getDownPacking(), bank.getGroup().value_or(0), bank.getDown(), kPage, bank.getIdsAttr()));
       }
     }
     return {};
@@ -236,6 +242,14 @@ class Builder {
         o->bytes = buffer.getBytes();
         out->buffers.push_back(std::move(o));
       }
+      if (mlir::ArrayAttr graphs = entry.getGraphsAttr()) {
+        for (auto graph : graphs.getAsRange<kt::GraphAttr>()) {
+          auto o = std::make_unique<planfb::GraphT>();
+          o->name = graph.getName().str();
+          o->device = index_.devices.at(graph.getDevice().str());
+          out->graphs.push_back(std::move(o));
+        }
+      }
       for (mlir::Operation& op : entry.getBody().front()) {
         auto step = mlir::dyn_cast<kt::StepOpInterface>(op);
         if (!step) continue;  // kt.return
@@ -266,7 +280,8 @@ class Builder {
 };
 
 static_assert(static_cast<int>(kt::BufferRole::logits) == static_cast<int>(planfb::BufferRole::logits) &&
-                  static_cast<int>(kt::BufferRole::workspace) == static_cast<int>(planfb::BufferRole::workspace),
+                  static_cast<int>(kt::BufferRole::workspace) == static_cast<int>(planfb::BufferRole::workspace) &&
+                  static_cast<int>(kt::BufferRole::deferred) == static_cast<int>(planfb::BufferRole::deferred),
               "buffer roles are copied by value");
 
 }  // namespace

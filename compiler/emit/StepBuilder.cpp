@@ -28,6 +28,12 @@ void setTile(Table& table, kt::TileAttr tile) {
   if constexpr (requires { table.h_granule; }) table.h_granule = static_cast<std::uint16_t>(tile.getH());
 }
 
+std::vector<std::int32_t> slotsOf(mlir::DenseI32ArrayAttr slots) {
+  if (!slots) return {};
+  return {slots.asArrayRef().begin(), slots.asArrayRef().end()};
+}
+std::uint8_t formatOf(llvm::StringRef name) { return static_cast<std::uint8_t>(*parse_format(name.str())); }
+
 planfb::RouterKind routerKind(kt::RouterKind kind) {
   return kind == kt::RouterKind::softmax_topk ? planfb::RouterKind::softmax_topk : planfb::RouterKind::sigmoid_group;
 }
@@ -117,6 +123,12 @@ bool setOp(planfb::OpUnion& out, mlir::Operation* op, PlanIndex& index) {
         t.activation = planfb::Activation::swiglu;
         t.layer = static_cast<std::uint32_t>(std::max<std::int64_t>(0, o.getModule().getLayer()));
         setTile(t, o.getTileAttr());
+        t.slots = slotsOf(o.getSlotsAttr());
+        if (kt::LateAttr late = o.getLateAttr()) {
+          t.late = static_cast<std::uint16_t>(late.getCount());
+          t.late_among_all = late.getAmongAll();
+          t.part = late.getPart() == kt::ExpertsPart::late ? planfb::ExpertsPart::late : planfb::ExpertsPart::in_time;
+        }
         out.Set(std::move(t));
         return true;
       })
@@ -133,6 +145,33 @@ bool setOp(planfb::OpUnion& out, mlir::Operation* op, PlanIndex& index) {
         out.Set(planfb::AddOpT());
         return true;
       })
+      .Case([&](kt::AddNormOp o) {
+        planfb::AddNormOpT t;
+        t.w = weightIndex(index, o.getWeightAttr());
+        t.eps = toFloat(o.getEps());
+        out.Set(std::move(t));
+        return true;
+      })
+      .Case([&](kt::TransferOp) {
+        out.Set(planfb::CopyOpT());
+        return true;
+      })
+      .Case([&](kt::SubmitOp o) {
+        planfb::PublishOpT t;
+        t.record = static_cast<std::uint32_t>(o.getRecord());
+        t.format = formatOf(o.getFormat());
+        t.slots = slotsOf(o.getSlotsAttr());
+        out.Set(std::move(t));
+        return true;
+      })
+      .Case([&](kt::AwaitOp o) {
+        planfb::AwaitOpT t;
+        t.record = static_cast<std::uint32_t>(o.getRecord());
+        t.format = formatOf(o.getFormat());
+        t.skip_empty = o.getSkipEmpty();
+        out.Set(std::move(t));
+        return true;
+      })
       .Case([&](kt::SelectRowsOp) {
         out.Set(planfb::SelectRowsOpT());
         return true;
@@ -142,6 +181,13 @@ bool setOp(planfb::OpUnion& out, mlir::Operation* op, PlanIndex& index) {
         return true;
       })
       .Default([](mlir::Operation*) { return false; });
+}
+
+planfb::StepKind kindOf(kt::StepOpInterface op) {
+  if (mlir::isa<kt::TransferOp>(op.getOperation())) return planfb::StepKind::copy;
+  if (mlir::isa<kt::SubmitOp>(op.getOperation())) return planfb::StepKind::publish;
+  if (mlir::isa<kt::AwaitOp>(op.getOperation())) return planfb::StepKind::await;
+  return op.getPlaceAttr().getDevice() == "cpu" ? planfb::StepKind::compute : planfb::StepKind::launch;
 }
 
 std::vector<planfb::View> views(mlir::ArrayAttr attributes) {
@@ -165,7 +211,7 @@ Expected<std::unique_ptr<planfb::StepT>> buildStep(kt::StepOpInterface op, PlanI
   auto step = std::make_unique<planfb::StepT>();
   step->name = kt::stepName(op);
   step->location = kt::locationText(op->getLoc());
-  step->kind = planfb::StepKind::compute;
+  step->kind = kindOf(op);
   step->device = index.devices.at(op.getPlaceAttr().getDevice().str());
   step->activations = static_cast<std::uint8_t>(*parse_format(op.getPlaceAttr().getActivations().str()));
   step->inputs = views(op.getInViewsAttr());
@@ -175,6 +221,7 @@ Expected<std::unique_ptr<planfb::StepT>> buildStep(kt::StepOpInterface op, PlanI
     const planfb::View first = step->outputs.front(), last = step->outputs.back();
     step->outputs = {planfb::View(first.buffer(), first.column(), last.column() + last.columns() - first.column())};
   }
+  if (mlir::IntegerAttr graph = op.getGraphAttr()) step->graph = static_cast<std::uint32_t>(graph.getInt());
   if (mlir::IntegerAttr workspace = op.getWorkspaceAttr())
     step->workspace = static_cast<std::uint32_t>(workspace.getInt());
   if (!setOp(step->op, op.getOperation(), index))

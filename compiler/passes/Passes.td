@@ -56,8 +56,12 @@ def Place : Kt_Pass<"kt-place"> {
     checkpoint type exactly), device and format on the cache. Two modules that share a weight in different places or formats
     get a copy each. The rule that decided becomes part of an op's location.
 
+    The sum that takes the experts' result stays on the device of the residual. Experts that belong on a GPU (`experts.on_gpu`)
+    are noted on their bank, `#kt.hot`, for `kt-split-experts`; what the policy defers in `kt.defer` of the module, for
+    `kt-defer-experts`.
+
     The pipeline hands policy and target over as objects; `ktc-opt` reads them from files. What a policy asks for and no pass
-    does yet (experts on GPUs, deferral, updates) is an error here, not silence.
+    does yet (updates) is an error here, not silence.
 
     Before: `kt.norm rms %x @norm eps … of <Norm "model.norm"> : …`
     After:  `kt.norm rms %x @norm eps … of <Norm "model.norm"> {place = #kt.place<"cpu", weights = "bf16", …>} : …`
@@ -68,21 +72,76 @@ def Place : Kt_Pass<"kt-place"> {
   ];
 }
 
+def SplitExperts : Kt_Pass<"kt-split-experts"> {
+  let summary = "give the hot experts of a layer a bank and an op on their GPU";
+  let description = [{
+    A bank with `#kt.hot` becomes two: the cold one keeps the other matrices, the new one takes the hot ones, with the device
+    and formats that the policy states for them. So does every op over the bank: both choose by `slots` which pairs of a token
+    are theirs, and the layer's sum, on the GPU, takes one term more. When all experts of a layer are hot, bank and ops move as
+    they are. Switched off, all experts stay with the cold ones.
+
+    Before: `kt.experts swiglu %x, %ids, %w @b …` with `kt.expert_bank @b experts 4 … hot <device = "cuda:0", …, experts = [1]>`
+    After:  `kt.experts … @b slots [0, -1, 1, 2]`, `kt.experts … @b.hot slots [-1, 0, -1, -1]` with
+            `kt.expert_bank @b experts 3 ids [0, 2, 3] …` and `kt.expert_bank @b.hot experts 1 ids [1] … on "cuda:0"`
+  }];
+  let options = [
+    Option<"enable", "enable", "bool", "true", "false: experts that could be hot stay cold">,
+  ];
+}
+
 def VerifyPlaced : Kt_Pass<"kt-verify-placed"> {
   let summary = "check that everything has a device and formats that exist";
   let description = [{
     Every op has a place; every weight, bank and cache a device; formats are those of runtime/formats and serve their purpose;
-    the weights of an op have the format of its place, vectors f32. Sets `kt.phase` to `placed`.
+    the weights of an op have the format of its place, vectors f32; no bank has experts that wait to be split. Of the ops over
+    one router's choice every expert has a matrix in exactly one. Sets `kt.phase` to `placed`.
   }];
 }
 
 // ------------------------------------------------------------------------------------------------------------------ transferred
 
+def DeferExperts : Kt_Pass<"kt-defer-experts"> {
+  let summary = "let the least experts of a token arrive with the next MoE layer";
+  let description = [{
+    Of a token whose flag is set the experts of lowest weight are late: their part of the sum is added in the next MoE layer instead of their own, wherever that layer's experts are. Each op over experts, but for the
+    last layer's, becomes two over the same operands, one for the part in time and one for the late part; the late result is
+    added to the next layer's on the same device, or to that layer's sum where the device has no experts of it. The entry
+    gets the argument `deferred`, which the host sets per token.
+
+    Runs on values, in front of everything that moves or fuses them. `kt.defer` of the module, from `kt-place`, says how many,
+    and whether ops of the CPU alone have late parts. Nothing to defer changes nothing.
+
+    Before: `%a = kt.experts … %x, %ids, %w @l0`, `%b = kt.experts … @l1`, `kt.add %h, %b`
+    After:  `%a = kt.experts … deferred %d @l0 late <count = 2, part = in_time>`, `%l = kt.experts … late <…, part = late>`,
+            `%b = kt.experts … @l1`, `%c = kt.add %b, %l`, `kt.add %h, %c`
+  }];
+  let options = [
+    Option<"enable", "enable", "bool", "true", "false: nothing is deferred">,
+  ];
+}
+
+def InsertTransfers : Kt_Pass<"kt-insert-transfers"> {
+  let summary = "move values to the devices that use them";
+  let description = [{
+    A value that is used on another device than it is made on gets there by `kt.transfer`, once for all its users; arguments
+    need none, since the host writes them everywhere. In decode entries what the CPU's experts take from a GPU, and give back,
+    goes by a record instead: `kt.submit` and `kt.await`, which cost a fraction of two copies. A record without pairs takes late
+    experts along into a layer that has none on the CPU. x and result are bf16 in records, or f32 where the experts' activations
+    are f32.
+
+    Before: `%e, %w = kt.route …` on cuda:0, `%y = kt.experts swiglu %x, %e, %w …` on the CPU, `kt.add %h, %y` on cuda:0
+    After:  `%a, %b, %c = kt.submit %x, %e, %w record 0 …`, `%y = kt.experts swiglu %a, %b, %c …`,
+            `%z = kt.await %y record 0 …`, `kt.add %h, %z`
+  }];
+}
+
 def VerifyTransferred : Kt_Pass<"kt-verify-transferred"> {
   let summary = "check that operands and weights live where they are used";
   let description = [{
-    Every operand was made on the device of its user, and every weight, bank and cache of an op lives there. Sets `kt.phase`
-    to `transferred`.
+    Every operand was made on the device of its user, and every weight, bank and cache of an op lives there. Each record of an
+    entry has exactly one submit and one await, in decode entries alone. Deferral loses nothing: an op for the part in time has
+    exactly one for the late part over the same operands, whose result is added exactly once, in the next MoE layer, and
+    nowhere else. Sets `kt.phase` to `transferred`.
   }];
 }
 
@@ -101,10 +160,40 @@ def FoldWeights : Kt_Pass<"kt-fold-weights"> {
     3. Projections of one value in one place without a bias (q, k and v; q_a and kv_a) become one `kt.linear` with several
        results over the rows of both, one behind the other.
 
-    Weights that nothing uses any more are removed.
+    Weights that nothing uses any more are removed. Switched off, only 1 happens.
 
     Before: `%q = kt.linear %x @q …`, `%k = kt.linear %x @k …`
     After:  `%q, %k = kt.linear %x @q.k …` with `kt.weight @q.k … from [<slot = "q", rows = 8>, <slot = "k", rows = 4, dst_row = 8>]`
+  }];
+  let options = [
+    Option<"enable", "enable", "bool", "true", "false: only what kernels need, the split of kv_b">,
+  ];
+}
+
+def Fuse : Kt_Pass<"kt-fuse"> {
+  let summary = "put steps together that have one kernel";
+  let description = [{
+    A sum and the norm of it become `kt.add_norm`, on one device: the sum is read once and need not be read again. The pattern
+    is the whole list so far; values do not change, to the bit.
+
+    Before: `%h = kt.add %a, %b …`, `%y = kt.norm rms %h @norm …`
+    After:  `%h, %y = kt.add_norm rms %a, %b @norm …`
+  }];
+  let options = [
+    Option<"cpu", "cpu", "bool", "true", "false: only on GPUs">,
+  ];
+}
+
+def Schedule : Kt_Pass<"kt-schedule"> {
+  let summary = "order the steps so that devices wait for each other as little as possible";
+  let description = [{
+    A list schedule over operands and cache order. Of the steps that could be next come first what hands work to the CPU, then
+    the CPU's work, then the GPU's, and last what waits for the CPU: so shared and hot experts lie between a layer's submit and
+    its await. The CPU's late experts come behind the await of their own layer, in front of the next layer's work. Steps of
+    one device keep their order among themselves where nothing of this decides, so a body on one device does not change.
+
+    Before: `kt.submit`, `kt.experts` (CPU), `kt.await`, `kt.experts` (GPU, hot), `kt.mlp` (GPU, shared), `kt.add`
+    After:  `kt.submit`, `kt.experts` (CPU), `kt.experts` (GPU, hot), `kt.mlp` (GPU, shared), `kt.await`, `kt.add`
   }];
 }
 
@@ -148,6 +237,17 @@ def VerifyTiled : Kt_Pass<"kt-verify-tiled"> {
 
 // ---------------------------------------------------------------------------------------------------------------------- lowered
 
+def FormCudaGraphs : Kt_Pass<"kt-form-cuda-graphs"> {
+  let summary = "collect the GPU's steps of a decode entry in one chain per device";
+  let description = [{
+    The steps of a GPU in a decode entry become one graph, launched once per step. Submits and awaits belong to it; a
+    `kt.transfer`, in which the host takes part, cuts it in two. Entries of other kinds have varying shapes and stay eager.
+
+    Before: `kt.entry @"decode[1]" decode … { kt.norm … on cuda:0 }`
+    After:  `kt.entry @"decode[1]" decode … graphs [#kt.graph<"decode[1].cuda:0" on "cuda:0">] { kt.norm … {graph = 0 : i64} }`
+  }];
+}
+
 def PlanMemory : Kt_Pass<"kt-plan-memory"> {
   let summary = "give every value, input and scratch area a fixed address";
   let description = [{
@@ -155,10 +255,10 @@ def PlanMemory : Kt_Pass<"kt-plan-memory"> {
     `kt.linear` are columns of one buffer. A norm or a sum writes into its first operand where that dies there. Buffers whose
     live ranges meet never share bytes; the others reuse them, largest first, each at the lowest offset that fits. The
     logits lie at offset 0 in every entry, so what decode leaves there sample finds. Inputs are live from before the first
-    step, results until after the last, scratch during its step.
+    step, results until after the last, scratch during its step. An argument has one buffer on every device that reads it.
 
-    Sets `kt.devices` with one arena per device, as large as the largest entry needs, and `kt.account`: weights by module
-    class, caches, arena.
+    Sets `kt.devices` with one arena per device, the CPU first, as large as the largest entry needs, and `kt.account`: weights
+    by module class, caches, arena, and with a GPU its step block and the CPU's records.
 
     Before: `%y = kt.norm rms %x … : …`
     After:  `%y = kt.norm rms %x … {in_views = [#kt.view<3[0, 192]>], out_views = [#kt.view<4[0, 192]>]} : …`

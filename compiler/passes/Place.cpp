@@ -20,25 +20,23 @@ using placement::ModulePlacement;
 using placement::Policy;
 using placement::Target;
 
-// What a policy may ask for before the passes that do it exist.
-Status checkServed(const Policy& policy, const placement::Placement& placement) {
-  auto refuse = [&](const placement::Position& position, std::string what, std::string found, std::string remedy) {
-    return make_error(StatusCode::unsupported, {.place = placement::to_string(position),
-                                                .what = std::move(what),
-                                                .found = std::move(found),
-                                                .remedy = std::move(remedy)});
-  };
-  if (!placement.hot.empty()) {
-    return refuse(policy.experts.on_gpu_position, "experts on a GPU are not compiled yet",
-                  std::to_string(placement.hot.size()) + " layers with some", "write on_gpu: 0");
-  }
-  if (policy.defer.max_per_token != 0) {
-    return refuse(policy.defer.position, "deferred experts are not compiled yet",
-                  "max_per_token: " + std::to_string(policy.defer.max_per_token), "write max_per_token: 0");
-  }
+// What a policy may ask for that no pass does, or that this model cannot have.
+Status checkServed(const models::ModelDesc& model, const Policy& policy) {
   if (policy.experts.update_every_tokens != 0) {
-    return refuse(policy.experts.position, "moving experts at run time is not compiled yet",
-                  "every_tokens: " + std::to_string(policy.experts.update_every_tokens), "remove update");
+    return make_error(StatusCode::unsupported,
+                      {.place = placement::to_string(policy.experts.position),
+                       .what = "moving experts at run time is not compiled yet",
+                       .found = "every_tokens: " + std::to_string(policy.experts.update_every_tokens),
+                       .remedy = "remove update"});
+  }
+  for (const models::Module& module : model.modules) {
+    const auto* router = std::get_if<models::RouterDesc>(&module.attributes);
+    if (!router || policy.defer.max_per_token <= router->top_k) continue;
+    return make_error(StatusCode::invalid_argument,
+                      {.place = placement::to_string(policy.defer.position),
+                       .what = "more late experts than a token has",
+                       .found = "max_per_token: " + std::to_string(policy.defer.max_per_token),
+                       .expected = "at most " + std::to_string(router->top_k) + ", as '" + module.name + "' chooses"});
   }
   return {};
 }
@@ -64,6 +62,12 @@ class Placer {
                                                          .remedy = "start from the checkpoint"});
     });
     if (!status.ok()) return status;
+    for (const placement::HotExperts& hot : placement_.hot) markHot(hot);
+    if (const placement::DeferPolicy& defer = policy_.defer; defer.max_per_token != 0) {
+      module_->setAttr(kt::kDefer, kt::DeferAttr::get(module_.getContext(), defer.max_per_token, defer.decode, defer.extend,
+                                                      defer.scope == placement::DeferScope::all,
+                                                      placement::to_string(defer.position)));
+    }
     for (auto cache : module_.getOps<kt::CacheOp>()) {
       cache.setDevice(placement_.kv_device);
       cache.setFormat(to_string(policy_.kv_cache.dtype));
@@ -74,7 +78,38 @@ class Placer {
   unsigned copies() const { return copies_; }
 
  private:
+  // What kt-split-experts will do, written on the banks of the layer's experts.
+  void markHot(const placement::HotExperts& hot) {
+    llvm::SmallVector<int32_t> ids(hot.ids.begin(), hot.ids.end());
+    mlir::Builder builder(module_.getContext());
+    auto attr = kt::HotAttr::get(module_.getContext(), hot.device, to_string(hot.weights), to_string(hot.activations),
+                                 groupOf(hot), builder.getDenseI32ArrayAttr(ids),
+                                 placement::to_string(policy_.experts.on_gpu_position));
+    forEachStep(module_, [&](kt::StepOpInterface step) {
+      auto experts = llvm::dyn_cast<kt::ExpertsOp>(step.getOperation());
+      if (!experts || step.getModule().getName() != model_.modules[hot.module].name) return;
+      symbols_.lookup<kt::ExpertBankOp>(experts.getBank()).setHotAttr(attr);
+    });
+  }
+
+  std::uint32_t groupOf(const placement::HotExperts& hot) const {
+    if (!placement::has_scales(hot.weights)) return 0;
+    const std::uint32_t stated = policy_.experts.gpu_group;
+    return stated == placement::kGroupRow ? 0 : stated != 0 ? stated : placement::default_group(hot.weights);
+  }
+
+  // The residual stays where it is: only the result of the experts is moved to it. True: this step is placed.
+  static bool placeSum(kt::StepOpInterface step, const ModulePlacement& module) {
+    auto add = llvm::dyn_cast<kt::AddOp>(step.getOperation());
+    if (!add || step.getModule().getCls() != kt::ModuleClass::RoutedExperts) return false;
+    auto residual = add.getTerms().front().getDefiningOp<kt::StepOpInterface>();
+    if (!residual || residual.getPlaceAttr().getDevice() == module.device) return false;
+    step.setPlaceAttr(residual.getPlaceAttr());
+    return true;
+  }
+
   void place(kt::StepOpInterface step, const ModulePlacement& module) {
+    if (placeSum(step, module)) return;
     const ModulePlacement placed = forStep(step, module);
     mlir::MLIRContext* context = module_.getContext();
     step.setPlaceAttr(
@@ -142,7 +177,9 @@ class Placer {
   void setPlace(Op op, const ModulePlacement& placed, Format format) {
     op.setDevice(placed.device);
     op.setFormat(to_string(format));
-    op.setPacking(to_string(placement::has_scales(format) ? Packing::panel : Packing::row_major));
+    op.setPacking(to_string(!placement::has_scales(format)  ? Packing::row_major
+                            : placed.device == "cpu" ? Packing::panel
+                                                     : Packing::gpu_rows));
     mlir::IntegerType number = mlir::IntegerType::get(op.getContext(), 64);
     if (const std::uint32_t group = groupOf(placed, format)) {
       op.setGroupAttr(mlir::IntegerAttr::get(number, group));
@@ -204,7 +241,7 @@ struct Place : impl::PlaceBase<Place> {
     const Target& on = targetObject ? *targetObject : readTarget;
     KTC_ASSIGN_OR_RETURN(models::ModelDesc model, modelFromIr(getOperation()));
     KTC_ASSIGN_OR_RETURN(placement::Placement placement, placement::place(model, with, on));
-    KTC_RETURN_IF_ERROR(checkServed(with, placement));
+    KTC_RETURN_IF_ERROR(checkServed(model, with));
     Placer placer(getOperation(), model, with, placement);
     KTC_RETURN_IF_ERROR(placer.run());
     remarkCounts(getOperation(), "kt-place", {{"copies", placer.copies()}});

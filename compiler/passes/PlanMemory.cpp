@@ -50,8 +50,10 @@ class EntryPlan {
       if (mlir::failed(addStep(step, index + 1))) return mlir::failure();
     }
     auto ret = llvm::cast<kt::ReturnOp>(entry_.getBody().front().getTerminator());
-    kt::ViewAttr view = views_.lookup(ret.getValues()[0]);
-    if (view.getColumns() != buffers_[view.getBuffer()].columns || llvm::isa<mlir::BlockArgument>(ret.getValues()[0])) {
+    auto maker = ret.getValues()[0].getDefiningOp<kt::StepOpInterface>();
+    kt::ViewAttr view = maker ? views_.lookup({ret.getValues()[0], arenaOf(maker.resultDevice())}) : kt::ViewAttr();
+    if (!view) return ret.emitOpError("returns an argument or a part of a product; expected a value of its own");
+    if (view.getColumns() != buffers_[view.getBuffer()].columns) {
       return ret.emitOpError("returns an argument or a part of a product; expected a value of its own");
     }
     Buffer& result = buffers_[view.getBuffer()];
@@ -75,9 +77,7 @@ class EntryPlan {
   }
 
  private:
-  uint32_t arenaOf(kt::StepOpInterface step) const {
-    return llvm::find(devices_, step.getPlaceAttr().getDevice()) - devices_.begin();
-  }
+  uint32_t arenaOf(llvm::StringRef device) const { return llvm::find(devices_, device) - devices_.begin(); }
 
   uint64_t add(std::string name, kt::BufferRole role, kt::Dim dim, mlir::Type element, uint64_t columns, uint32_t arena,
                uint64_t first) {
@@ -85,6 +85,7 @@ class EntryPlan {
     LiveRange range;
     range.arena = arena;
     range.first = range.last = first;
+    range.alignment = alignmentOf(arena);
     range.bytes = buffer.rowBytes * entry_.getBounds()->of(dim);
     buffers_.push_back(buffer);
     ranges_.push_back(range);
@@ -97,10 +98,15 @@ class EntryPlan {
     return candidate;
   }
 
-  // The step after which nothing reads the value.
-  uint64_t lastUse(Value value) const {
+  // Kernels of a GPU want scratch at 256 bytes; one rule for all that lies there.
+  uint64_t alignmentOf(uint32_t arena) const { return devices_[arena] == "cpu" ? 64 : 256; }
+
+  // The step of the device after which nothing there reads the value.
+  uint64_t lastUse(Value value, uint32_t arena) const {
     uint64_t last = 0;
     for (mlir::Operation* user : value.getUsers()) {
+      auto step = llvm::dyn_cast<kt::StepOpInterface>(user);
+      if (step && arenaOf(step.operandDevice()) != arena) continue;
       auto found = numbers_.find(user);
       last = std::max<uint64_t>(last, found == numbers_.end() ? steps_.size() + 1 : found->second);
     }
@@ -108,41 +114,53 @@ class EntryPlan {
   }
 
   void assign(Value value, uint64_t buffer, uint64_t column) {
-    views_[value] = kt::ViewAttr::get(entry_.getContext(), buffer, column, kt::columnsOf(value));
-    ranges_[buffer].last = std::max(ranges_[buffer].last, lastUse(value));
+    uint32_t arena = ranges_[buffer].arena;
+    views_[{value, arena}] = kt::ViewAttr::get(entry_.getContext(), buffer, column, kt::columnsOf(value));
+    ranges_[buffer].last = std::max(ranges_[buffer].last, lastUse(value, arena));
   }
 
   void addInputs() {
-    constexpr kt::BufferRole kInputs[] = {kt::BufferRole::ids, kt::BufferRole::positions, kt::BufferRole::output_rows};
+    constexpr kt::BufferRole kInputs[] = {kt::BufferRole::ids, kt::BufferRole::positions, kt::BufferRole::output_rows,
+                                          kt::BufferRole::deferred};
     for (mlir::BlockArgument argument : entry_.getBody().getArguments()) {
       auto role = entry_.getKind() == kt::EntryKind::sample ? kt::BufferRole::logits : kInputs[argument.getArgNumber()];
-      // an input lies where its first reader runs; there is a step, since no argument has the type of a result
-      kt::StepOpInterface reader = steps_.front();
-      for (kt::StepOpInterface step : llvm::reverse(steps_)) {
-        if (llvm::is_contained(step->getOperands(), argument)) reader = step;
+      // an input lies where it is read; one that nothing reads lies where the first step runs: there is one, since no
+      // argument has the type of a result
+      std::set<uint32_t> arenas;
+      for (kt::StepOpInterface step : steps_) {
+        if (llvm::is_contained(step->getOperands(), argument)) arenas.insert(arenaOf(step.operandDevice()));
       }
-      uint64_t buffer = add(kt::stringifyBufferRole(role).str(), role, kt::dimOf(argument),
-                            kt::elementOf(argument.getType()), kt::columnsOf(argument), arenaOf(reader), 0);
-      assign(argument, buffer, 0);
+      if (arenas.empty()) arenas.insert(arenaOf(steps_.front().operandDevice()));
+      for (uint32_t arena : arenas) {
+        uint64_t buffer = add(kt::stringifyBufferRole(role).str(), role, kt::dimOf(argument),
+                              kt::elementOf(argument.getType()), kt::columnsOf(argument), arena, 0);
+        assign(argument, buffer, 0);
+      }
     }
   }
 
   // A norm or a sum reads an element of its first operand before it writes it: the result may take its place.
   bool worksInPlace(kt::StepOpInterface step, uint64_t number) {
-    if (!llvm::isa<kt::NormOp, kt::AddOp>(step.getOperation())) return false;
+    if (!llvm::isa<kt::NormOp, kt::AddOp, kt::AddNormOp>(step.getOperation())) return false;
     Value first = step->getOperand(0), result = step->getResult(0);
-    return first.getType() == result.getType() && !llvm::isa<mlir::BlockArgument>(first) && lastUse(first) == number &&
-           llvm::count(step->getOperands(), first) == 1 && !llvm::is_contained(result.getUsers(), terminator()) &&
-           first.getDefiningOp<kt::StepOpInterface>().getPlaceAttr().getDevice() == step.getPlaceAttr().getDevice();
+    return first.getType() == result.getType() && !llvm::isa<mlir::BlockArgument>(first) &&
+           lastUse(first, arenaOf(step.operandDevice())) == number && llvm::count(step->getOperands(), first) == 1 &&
+           !llvm::is_contained(result.getUsers(), terminator()) &&
+           first.getDefiningOp<kt::StepOpInterface>().resultDevice() == step.resultDevice();
   }
   mlir::Operation* terminator() { return entry_.getBody().front().getTerminator(); }
 
   mlir::LogicalResult addStep(kt::StepOpInterface step, uint64_t number) {
     std::string name = kt::stepName(step);
-    if (worksInPlace(step, number)) {
-      kt::ViewAttr view = views_.lookup(step->getOperand(0));
+    const uint32_t arena = arenaOf(step.resultDevice());
+    const bool inPlace = worksInPlace(step, number);
+    if (inPlace) {
+      kt::ViewAttr view = views_.lookup({step->getOperand(0), arena});
       assign(step->getResult(0), view.getBuffer(), view.getColumn());
       ++inPlace_;
+    }
+    if (inPlace && step->getNumResults() == 1) {
+      // nothing else to place
     } else if (llvm::isa<kt::LinearOp>(step.getOperation())) {
       uint64_t columns = 0;
       for (Value result : step->getResults()) columns += kt::columnsOf(result);
@@ -152,25 +170,32 @@ class EntryPlan {
         assign(result, buffer, columns);
         columns += kt::columnsOf(result);
       }
-    } else if (auto route = llvm::dyn_cast<kt::RouteOp>(step.getOperation())) {
-      assign(route.getIds(),
-             add(name + ".ids", kt::BufferRole::value, kt::dimOf(route.getIds()),
-                 kt::elementOf(route.getIds().getType()), kt::columnsOf(route.getIds()), arenaOf(step), number),
-             0);
-      assign(route.getScores(),
-             add(name + ".weights", kt::BufferRole::value, kt::dimOf(route.getScores()),
-                 kt::elementOf(route.getScores().getType()), kt::columnsOf(route.getScores()), arenaOf(step), number),
-             0);
     } else {
-      assign(step->getResult(0), addValue(name, step, kt::columnsOf(step->getResult(0)), number), 0);
+      llvm::SmallVector<llvm::StringRef> suffixes = suffixesOf(step);
+      for (auto [index, result] : llvm::enumerate(step->getResults())) {
+        if (inPlace && index == 0) continue;
+        std::string part = suffixes.empty() ? name : name + suffixes[index].str();
+        assign(result,
+               add(part, kt::BufferRole::value, kt::dimOf(result), kt::elementOf(result.getType()), kt::columnsOf(result),
+                   arena, number),
+               0);
+      }
     }
     return addWorkspace(step, name, number);
   }
 
+  // What tells the results of one step apart, for people; empty: nothing, they are numbered.
+  static llvm::SmallVector<llvm::StringRef> suffixesOf(kt::StepOpInterface step) {
+    if (llvm::isa<kt::RouteOp>(step.getOperation())) return {".ids", ".weights"};
+    if (llvm::isa<kt::SubmitOp>(step.getOperation())) return {".x", ".ids", ".weights"};
+    if (llvm::isa<kt::AddNormOp>(step.getOperation())) return {".sum", ""};
+    return {};
+  }
+
   uint64_t addValue(const std::string& name, kt::StepOpInterface step, uint64_t columns, uint64_t number) {
     Value result = step->getResult(0);
-    return add(name, kt::BufferRole::value, kt::dimOf(result), kt::elementOf(result.getType()), columns, arenaOf(step),
-               number);
+    return add(name, kt::BufferRole::value, kt::dimOf(result), kt::elementOf(result.getType()), columns,
+               arenaOf(step.resultDevice()), number);
   }
 
   mlir::LogicalResult addWorkspace(kt::StepOpInterface step, const std::string& name, uint64_t number) {
@@ -179,7 +204,8 @@ class EntryPlan {
     if (*bytes == 0) return mlir::success();
     buffers_.push_back({unique(name + ".workspace"), kt::BufferRole::workspace, kt::Dim::tokens, "f32", 0, 0});
     LiveRange range;
-    range.arena = arenaOf(step);
+    range.arena = arenaOf(step.getPlaceAttr().getDevice());
+    range.alignment = alignmentOf(range.arena);
     range.first = range.last = number;
     range.bytes = *bytes;
     ranges_.push_back(range);
@@ -196,14 +222,14 @@ class EntryPlan {
                                          range.bytes));
     }
     entry_.setBuffersAttr(builder.getArrayAttr(list));
-    auto viewsOf = [&](auto values) {
+    auto viewsOf = [&](auto values, llvm::StringRef device) {
       llvm::SmallVector<mlir::Attribute> views;
-      for (Value value : values) views.push_back(views_.lookup(value));
+      for (Value value : values) views.push_back(views_.lookup({value, arenaOf(device)}));
       return builder.getArrayAttr(views);
     };
     for (kt::StepOpInterface step : steps_) {
-      step.setInViewsAttr(viewsOf(step->getOperands()));
-      step.setOutViewsAttr(viewsOf(step->getResults()));
+      step.setInViewsAttr(viewsOf(step->getOperands(), step.operandDevice()));
+      step.setOutViewsAttr(viewsOf(step->getResults(), step.resultDevice()));
       auto workspace = workspaces_.find(step);
       step.setWorkspaceAttr(workspace == workspaces_.end() ? mlir::IntegerAttr()
                                                            : builder.getI64IntegerAttr(workspace->second));
@@ -217,19 +243,22 @@ class EntryPlan {
   std::vector<Buffer> buffers_;
   std::vector<LiveRange> ranges_;  // parallel to buffers_
   std::set<std::string> names_;
-  llvm::DenseMap<Value, kt::ViewAttr> views_;
+  llvm::DenseMap<std::pair<Value, uint32_t>, kt::ViewAttr> views_;  // by value and arena
   llvm::DenseMap<mlir::Operation*, uint64_t> workspaces_;
   std::vector<uint64_t> sizes_;
   unsigned inPlace_ = 0;
 };
 
-// "cpu" first, then GPUs by number.
+// "cpu" first, also where nothing runs on it, then GPUs by number.
 std::vector<std::string> devicesOf(mlir::ModuleOp module) {
   auto less = [](const std::string& a, const std::string& b) {
     return std::pair(a != "cpu", std::pair(a.size(), a)) < std::pair(b != "cpu", std::pair(b.size(), b));
   };
   std::set<std::string, decltype(less)> names(less);
-  forEachStep(module, [&](kt::StepOpInterface step) { names.insert(step.getPlaceAttr().getDevice().str()); });
+  names.insert("cpu");
+  forEachStep(module, [&](kt::StepOpInterface step) {
+    for (llvm::StringRef device : {step.operandDevice(), step.resultDevice()}) names.insert(device.str());
+  });
   return {names.begin(), names.end()};
 }
 
@@ -274,6 +303,11 @@ struct PlanMemory : impl::PlanMemoryBase<PlanMemory> {
       if (!entry.getBoundsAttr()) return entry.emitOpError("has no bounds; run kt-specialise-entries first");
       for (auto step : entry.getBody().getOps<kt::StepOpInterface>()) {
         if (!step.getPlaceAttr()) return step->emitOpError("has no place; run kt-place first");
+        for (Value operand : step->getOperands()) {
+          auto maker = operand.getDefiningOp<kt::StepOpInterface>();
+          if (!maker || !maker.getPlaceAttr() || maker.resultDevice() == step.operandDevice()) continue;
+          return step->emitOpError("has an operand on another device; run kt-insert-transfers first");
+        }
       }
     }
     return mlir::success();

@@ -43,7 +43,7 @@ class Specialiser {
     auto first = llvm::cast<kt::StepOpInterface>(body_.head.front());
     Value hidden = mapping.lookup(body_.hidden);
     mapping.map(body_.hidden, kt::SelectRowsOp::create(builder_, first.getLoc(), onRows(hidden.getType()), hidden, rows,
-                                                       first.getModule(), {}, {}, {}, {}));
+                                                       first.getModule(), {}, {}, {}, {}, {}));
     for (mlir::Operation* op : body_.head) {
       mlir::Operation* clone = builder_.clone(*op, mapping);
       for (Value result : clone->getResults()) result.setType(onRows(result.getType()));
@@ -70,7 +70,7 @@ class Specialiser {
   mlir::Block& create(kt::EntryKind kind, kt::BoundsAttr bounds) {
     builder_.setInsertionPointToEnd(body_.entry->getBlock());
     auto entry = kt::EntryOp::create(builder_, body_.entry.getLoc(), nameOf(kind, bounds.getTokens()), kind, bounds,
-                                     mlir::ArrayAttr(), mlir::StringAttr());
+                                     mlir::ArrayAttr(), mlir::ArrayAttr(), mlir::StringAttr());
     mlir::Block& block = entry.getBody().emplaceBlock();
     builder_.setInsertionPointToEnd(&block);
     return block;

@@ -1,5 +1,6 @@
 // kt-verify-lowered
 #include <map>
+#include <set>
 
 #include "compiler/passes/Passes.h"
 #include "compiler/passes/analysis/Workspace.h"
@@ -51,7 +52,8 @@ class EntryCheck {
   kt::BufferRole resultRole() { return isSample() ? kt::BufferRole::next_ids : kt::BufferRole::logits; }
   bool isInput(kt::BufferRole role) {
     if (isSample()) return role == kt::BufferRole::logits;
-    return role == kt::BufferRole::ids || role == kt::BufferRole::positions || role == kt::BufferRole::output_rows;
+    return role == kt::BufferRole::ids || role == kt::BufferRole::positions || role == kt::BufferRole::output_rows ||
+           role == kt::BufferRole::deferred;
   }
 
   mlir::InFlightDiagnostic error(kt::BufferAttr buffer) {
@@ -61,8 +63,9 @@ class EntryCheck {
   mlir::LogicalResult checkBuffer(kt::BufferAttr buffer) {
     auto arena = arenas_.find(buffer.getDevice().str());
     if (arena == arenas_.end()) return error(buffer) << "device \"" << buffer.getDevice() << "\" is not in kt.devices";
-    if (buffer.getOffset() % 64 != 0) {
-      return error(buffer) << "offset: found " << buffer.getOffset() << ", expected a multiple of 64";
+    const uint64_t least = buffer.getDevice() == "cpu" ? 64 : 256;
+    if (buffer.getOffset() % least != 0) {
+      return error(buffer) << "offset: found " << buffer.getOffset() << ", expected a multiple of " << least;
     }
     if (buffer.getBytes() == 0 || buffer.getBytes() > arena->second ||
         buffer.getOffset() > arena->second - buffer.getBytes()) {
@@ -87,9 +90,16 @@ class EntryCheck {
 
   mlir::LogicalResult checkRoles() {
     using R = kt::BufferRole;
-    for (R role : {R::ids, R::positions, R::output_rows, R::logits, R::next_ids}) {
-      auto count = llvm::count_if(buffers_, [&](kt::BufferAttr buffer) { return buffer.getRole() == role; });
+    for (R role : {R::ids, R::positions, R::output_rows, R::deferred, R::logits, R::next_ids}) {
+      // an input of tokens or rows is there once on every device that reads it
+      std::map<llvm::StringRef, unsigned> byDevice;
+      for (kt::BufferAttr buffer : buffers_) {
+        if (buffer.getRole() == role) ++byDevice[isInput(role) && !isSample() ? buffer.getDevice() : ""];
+      }
+      unsigned count = 0;
+      for (auto& [device, buffers] : byDevice) count = std::max(count, buffers);
       unsigned expected = isInput(role) || role == resultRole();
+      if (role == R::deferred) expected = !isSample() && entry_.getBody().getNumArguments() > 3;
       if (count == expected) continue;
       return entry_.emitOpError() << "buffers of role " << kt::stringifyBufferRole(role) << ": found " << count
                                   << ", expected " << expected;
@@ -99,7 +109,8 @@ class EntryCheck {
 
   // The view shows the value: rows, element and columns of its buffer. An argument or result lies in the buffer of its
   // role.
-  mlir::LogicalResult checkView(kt::StepOpInterface step, llvm::StringRef list, kt::ViewAttr view, Value value) {
+  mlir::LogicalResult checkView(kt::StepOpInterface step, llvm::StringRef list, llvm::StringRef device, kt::ViewAttr view,
+                                Value value) {
     if (view.getBuffer() >= buffers_.size()) {
       return step->emitOpError() << list << ": found buffer " << view.getBuffer() << ", expected below "
                                  << buffers_.size();
@@ -112,16 +123,16 @@ class EntryCheck {
         buffer.getFormat() != format) {
       return step->emitOpError() << list << ": buffer \"" << buffer.getName() << "\" does not hold " << value.getType();
     }
-    if (buffer.getDevice() != step.getPlaceAttr().getDevice()) {
+    if (buffer.getDevice() != device) {
       return step->emitOpError() << list << ": buffer \"" << buffer.getName() << "\" lies on " << buffer.getDevice()
-                                 << ", expected " << step.getPlaceAttr().getDevice();
+                                 << ", expected " << device;
     }
     if (view.getColumn() > buffer.getColumns() || view.getColumns() > buffer.getColumns() - view.getColumn()) {
       return step->emitOpError() << list << ": found columns " << view.getColumn() << " + " << view.getColumns()
                                  << ", expected inside the " << buffer.getColumns() << " of \"" << buffer.getName()
                                  << "\"";
     }
-    auto [known, fresh] = views_.try_emplace(value, view);
+    auto [known, fresh] = views_.try_emplace({value, device}, view);
     if (!fresh && known->second != view) {
       return step->emitOpError() << list << ": found " << view << " for a value that lies in " << known->second;
     }
@@ -139,7 +150,8 @@ class EntryCheck {
 
   kt::BufferRole roleOf(mlir::BlockArgument argument) {
     if (isSample()) return kt::BufferRole::logits;
-    constexpr kt::BufferRole kRoles[] = {kt::BufferRole::ids, kt::BufferRole::positions, kt::BufferRole::output_rows};
+    constexpr kt::BufferRole kRoles[] = {kt::BufferRole::ids, kt::BufferRole::positions, kt::BufferRole::output_rows,
+                                         kt::BufferRole::deferred};
     return kRoles[argument.getArgNumber()];
   }
 
@@ -147,15 +159,17 @@ class EntryCheck {
     if (!step.getPlaceAttr() || !step.getInViewsAttr() || !step.getOutViewsAttr()) {
       return step->emitOpError("has no place or no views; run kt-place and kt-plan-memory");
     }
-    auto checkAll = [&](llvm::StringRef list, mlir::ArrayAttr views, auto values) -> mlir::LogicalResult {
+    auto checkAll = [&](llvm::StringRef list, llvm::StringRef device, mlir::ArrayAttr views,
+                        auto values) -> mlir::LogicalResult {
       for (auto [view, value] : llvm::zip(views.template getAsRange<kt::ViewAttr>(), values)) {
-        if (mlir::failed(checkView(step, list, view, value))) return mlir::failure();
+        if (mlir::failed(checkView(step, list, device, view, value))) return mlir::failure();
         live_[view.getBuffer()].touch(number);
       }
       return mlir::success();
     };
-    if (mlir::failed(checkAll("in_views", step.getInViewsAttr(), step->getOperands())) ||
-        mlir::failed(checkAll("out_views", step.getOutViewsAttr(), step->getResults())) ||
+    if (mlir::failed(checkAll("in_views", step.operandDevice(), step.getInViewsAttr(), step->getOperands())) ||
+        mlir::failed(checkAll("out_views", step.resultDevice(), step.getOutViewsAttr(), step->getResults())) ||
+        mlir::failed(checkApart(step)) ||
         mlir::failed(checkWrites(step))) {
       return mlir::failure();
     }
@@ -168,10 +182,10 @@ class EntryCheck {
   }
 
   // What a step writes was not promised to anybody: no input of the entry, no value that is read later, and no operand,
-  // but for the first one of a norm or a sum. Results of one product are one range of columns, those of a router differ
-  // in type: so no two results share columns.
+  // but for the first one of a norm or a sum, whose place the first result may take. Results of one product are one range
+  // of columns.
   mlir::LogicalResult checkWrites(kt::StepOpInterface step) {
-    bool mayReplace = llvm::isa<kt::NormOp, kt::AddOp>(step.getOperation());
+    bool mayReplace = llvm::isa<kt::NormOp, kt::AddOp, kt::AddNormOp>(step.getOperation());
     llvm::SmallVector<kt::ViewAttr> writes(step.getOutViewsAttr().getAsRange<kt::ViewAttr>());
     for (auto [index, write] : llvm::enumerate(writes)) {
       kt::BufferAttr buffer = buffers_[write.getBuffer()];
@@ -184,14 +198,25 @@ class EntryCheck {
         return step->emitOpError("out_views: the results of a product are not consecutive columns of one buffer");
       }
       for (auto [operand, view] : llvm::enumerate(step.getInViewsAttr().getAsRange<kt::ViewAttr>())) {
-        if (!meet(write, view) || (mayReplace && operand == 0 && write == view)) continue;
+        if (!meet(write, view) || (mayReplace && index == 0 && operand == 0 && write == view)) continue;
         return step->emitOpError() << "out_views: a result lies on operand " << operand
                                    << "; expected columns of its own, or exactly operand 0 of a norm or a sum";
       }
-      for (auto& [value, view] : views_) {
+      for (auto& [key, view] : views_) {
+        Value value = key.first;
         if (value.getDefiningOp() == step || !meet(write, view) || !readAfter(value, step)) continue;
         return step->emitOpError() << "out_views: overwrites columns of \"" << buffer.getName()
                                    << "\" that a later step reads";
+      }
+    }
+    return mlir::success();
+  }
+
+  mlir::LogicalResult checkApart(kt::StepOpInterface step) {
+    llvm::SmallVector<kt::ViewAttr> writes(step.getOutViewsAttr().getAsRange<kt::ViewAttr>());
+    for (std::size_t a = 0; a < writes.size(); ++a) {
+      for (std::size_t b = 0; b < a; ++b) {
+        if (meet(writes[a], writes[b])) return step->emitOpError("out_views: two results share columns; expected each its own");
       }
     }
     return mlir::success();
@@ -247,7 +272,7 @@ class EntryCheck {
   const std::map<std::string, uint64_t>& arenas_;
   std::vector<kt::BufferAttr> buffers_;
   std::vector<Live> live_;  // parallel to buffers_; steps count from 1
-  llvm::DenseMap<Value, kt::ViewAttr> views_;
+  llvm::DenseMap<std::pair<Value, llvm::StringRef>, kt::ViewAttr> views_;  // by value and device
 };
 
 struct VerifyLowered : impl::VerifyLoweredBase<VerifyLowered> {

@@ -2,6 +2,7 @@
 #include "compiler/passes/Passes.h"
 #include "compiler/passes/Symbols.h"
 #include "dialects/kt/KtWalk.h"
+#include "llvm/ADT/MapVector.h"
 
 namespace ktc::compiler {
 
@@ -49,6 +50,31 @@ mlir::LogicalResult checkStep(kt::StepOpInterface step) {
   return mlir::success();
 }
 
+// What one router chose is computed once: every expert has a matrix in exactly one of the ops over its ids. In time and late
+// ops do not exist yet.
+mlir::LogicalResult checkSlots(kt::EntryOp entry) {
+  llvm::MapVector<mlir::Value, llvm::SmallVector<kt::ExpertsOp>> byChoice;
+  for (auto op : entry.getBody().getOps<kt::ExpertsOp>()) byChoice[op.getIds()].push_back(op);
+  for (auto& [ids, ops] : byChoice) {
+    if (ops.size() == 1 && !ops[0].getSlotsAttr()) continue;
+    std::vector<unsigned> owners;
+    for (kt::ExpertsOp op : ops) {
+      mlir::DenseI32ArrayAttr slots = op.getSlotsAttr();
+      if (!slots || (!owners.empty() && owners.size() != std::size_t(slots.size()))) {
+        return op.emitOpError("shares its experts with another op; expected slots of as many experts on both");
+      }
+      owners.resize(slots.size(), 0);
+      for (auto [expert, slot] : llvm::enumerate(slots.asArrayRef())) owners[expert] += slot >= 0;
+    }
+    for (auto [expert, count] : llvm::enumerate(owners)) {
+      if (count == 1) continue;
+      return ops[0].emitOpError() << "slots: expert " << expert << " has a matrix in " << count
+                                  << " of the ops over these ids, expected in one";
+    }
+  }
+  return mlir::success();
+}
+
 struct VerifyPlaced : impl::VerifyPlacedBase<VerifyPlaced> {
   using VerifyPlacedBase::VerifyPlacedBase;
 
@@ -63,6 +89,10 @@ struct VerifyPlaced : impl::VerifyPlacedBase<VerifyPlaced> {
     }
     for (auto bank : module.getOps<kt::ExpertBankOp>()) {
       if (mlir::failed(checkSymbol(bank, FormatKind::weight))) return mlir::failure();
+      if (bank.getHotAttr()) return bank.emitOpError("has hot experts that are nowhere yet; run kt-split-experts");
+    }
+    for (auto entry : module.getOps<kt::EntryOp>()) {
+      if (mlir::failed(checkSlots(entry))) return mlir::failure();
     }
     for (auto cache : module.getOps<kt::CacheOp>()) {
       if (mlir::failed(checkSymbol(cache, FormatKind::cache))) return mlir::failure();

@@ -20,6 +20,7 @@ namespace {
 // The passes that establish one phase. The check at its end always runs: it costs a walk, and it says which pass broke
 // what.
 void addPhase(mlir::OpPassManager& passes, Phase phase, const PipelineOptions& options) {
+  auto enabled = [&](std::string_view pass) { return !llvm::is_contained(options.disabled, pass); };
   switch (phase) {
     case Phase::imported: {
       // First, because everything behind it wants bounds, and because a decision may differ between prefill and decode.
@@ -34,15 +35,22 @@ void addPhase(mlir::OpPassManager& passes, Phase phase, const PipelineOptions& o
     case Phase::placed:
       // Before any fold: rules of the policy match modules of the checkpoint, one weight each.
       passes.addPass(options.makePlace());
+      passes.addPass(createSplitExperts({.enable = enabled("split-experts")}));
       passes.addPass(createVerifyPlaced());
       return;
     case Phase::transferred:
-      // Transfers and deferral come here, in front of every fold: they reason about modules, not about fused ops.
+      // In front of every fold: they reason about modules, not about fused ops. Deferral first: it says what is added where,
+      // and transfers follow.
+      passes.addPass(createDeferExperts({.enable = enabled("defer-experts")}));
+      passes.addPass(createInsertTransfers());
       passes.addPass(createVerifyTransferred());
       return;
     case Phase::optimised:
       // Needs places: only projections in one place may become one. Also legalises kv_b, so it is not optional.
-      passes.addPass(createFoldWeights());
+      passes.addPass(createFoldWeights({.enable = enabled("fold-weights")}));
+      if (enabled("fuse")) passes.addPass(createFuse());
+      // Behind the folds: it orders kernels.
+      if (enabled("schedule")) passes.addPass(createSchedule());
       passes.addPass(createVerifyOptimised());
       return;
     case Phase::tiled:
@@ -51,6 +59,7 @@ void addPhase(mlir::OpPassManager& passes, Phase phase, const PipelineOptions& o
       passes.addPass(createVerifyTiled());
       return;
     case Phase::lowered:
+      if (enabled("form-cuda-graphs")) passes.addPass(createFormCudaGraphs());
       // Last: an address is for a step that nothing moves any more.
       passes.addPass(createPlanMemory());
       passes.addPass(createVerifyLowered());
@@ -79,6 +88,18 @@ std::string listPhases() {
     list += (list.empty() ? "" : ", ") + kt::stringifyPhase(static_cast<Phase>(i)).str();
   }
   return list;
+}
+
+Expected<std::string> parseSwitchable(std::string_view name) {
+  std::string bare(name.substr(name.substr(0, 3) == "kt-" ? 3 : 0)), list;
+  for (std::string_view known : kSwitchable) {
+    if (bare == known) return bare;
+    list += (list.empty() ? "" : ", ") + std::string(known);
+  }
+  return make_error(StatusCode::invalid_argument, {.place = "--disable-pass",
+                                                   .what = "no optimisation of that name",
+                                                   .found = std::string(name),
+                                                   .expected = "one of " + list});
 }
 
 // --------------------------------------------------------------------------------------------------------------------
@@ -116,7 +137,8 @@ Status runPasses(mlir::ModuleOp module, std::optional<Phase> from, const placeme
   passes.enableVerifier(true);
   buildPipeline(passes, from, std::min(options.stop, Phase::lowered),
                 {policy.batch, [&] { return createPlace(policy, target, placing); },
-                 [&] { return createTileCpu(target, options.tile); }});
+                 [&] { return createTileCpu(target, options.tile); },
+                 options.disabled});
   if (mlir::succeeded(passes.run(module))) {
     return options.stop >= Phase::lowered ? checkBudget(module, policy, target) : Status();
   }
@@ -205,6 +227,7 @@ struct PipelineFlags : mlir::PassPipelineOptions<PipelineFlags> {
   Option<std::string> target{*this, "target", llvm::cl::desc("target file for kt-place (default: this machine)")};
   ListOption<uint32_t> decode{*this, "decode", llvm::cl::desc("buckets of decode and sample")};
   Option<uint32_t> chunk{*this, "chunk", llvm::cl::desc("tokens of an extend step"), llvm::cl::init(512)};
+  ListOption<std::string> disable{*this, "disable", llvm::cl::desc("optimisations to leave out, for example fuse,schedule")};
   Option<uint32_t> streamChunk{*this, "stream-chunk", llvm::cl::desc("tokens of a streamed extend step"),
                                llvm::cl::init(0)};
 };
@@ -225,6 +248,11 @@ void registerPipeline() {
           tile.target = flags.target;
           return createTileCpu(tile);
         };
+        for (const std::string& name : flags.disable) {
+          Expected<std::string> pass = parseSwitchable(name);
+          if (!pass.ok()) llvm::report_fatal_error(llvm::StringRef(pass.status().message()), /*gen_crash_diag=*/false);
+          options.disabled.push_back(*pass);
+        }
         std::optional<Phase> from;
         if (flags.from != Start::fresh) from = static_cast<Phase>(flags.from.getValue());
         buildPipeline(passes, from, flags.to, options);

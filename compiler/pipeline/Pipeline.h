@@ -26,10 +26,18 @@ using kt::Phase;
 std::optional<Phase> parsePhase(std::string_view name);
 std::string listPhases();
 
+// Optimisations that can be switched off, one name each (kt-fuse or fuse). Nothing else changes but speed; without
+// defer-experts the policy's late experts are in time.
+constexpr std::string_view kSwitchable[] = {"defer-experts", "fold-weights", "form-cuda-graphs", "fuse", "schedule",
+                                            "split-experts"};
+// The name as kSwitchable has it. Error: another name.
+Expected<std::string> parseSwitchable(std::string_view name);
+
 struct PipelineOptions {
   placement::BatchPolicy batch;                                // bounds of the entries
   std::function<std::unique_ptr<mlir::Pass>()> makePlace;      // kt-place with a policy and a target
   std::function<std::unique_ptr<mlir::Pass>()> makeTile;       // kt-tile-cpu with a target
+  std::vector<std::string> disabled = {};                      // of kSwitchable
 };
 
 // Appends the passes that lead from `from` (nullopt: fresh from import) to `to`, with the checks at every seam between.
@@ -42,6 +50,7 @@ struct CompileOptions {
   Phase stop = Phase::lowered;                     // `planned` is emit's: here it is the same as lowered
   std::vector<std::string>* remarks = nullptr;     // one line each: why something was folded, or was not
   bool tile = true;                                // false: no tile kernels, whatever the target has
+  std::vector<std::string> disabled = {};          // optimisations to leave out, of kSwitchable
 };
 
 // Imports the model and runs the pipeline. Errors are one line: the policy's rule and the family's line where known,

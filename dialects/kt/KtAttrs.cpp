@@ -108,6 +108,12 @@ mlir::LogicalResult TileAttr::verify(llvm::function_ref<mlir::InFlightDiagnostic
   return mlir::success();
 }
 
+mlir::LogicalResult LateAttr::verify(llvm::function_ref<mlir::InFlightDiagnostic()> emitError, uint32_t count,
+                                     ExpertsPart part, bool among_all) {
+  if (count > 0 && count <= 65535) return mlir::success();  // a ushort of the plan
+  return emitError() << "#kt.late: found count = " << count << ", expected from 1 to 65535";
+}
+
 mlir::LogicalResult RopeAttr::verify(llvm::function_ref<mlir::InFlightDiagnostic()> emitError, RopeStyle style,
                                      mlir::FloatAttr factor, mlir::DenseF32ArrayAttr inv_freq) {
   if (!factor.getType().isF32()) return emitError() << "#kt.rope: factor is f32, found " << factor.getType();

@@ -124,6 +124,43 @@ def Kt_RopeAttr : Kt_Attr<"Rope", "rope"> {
   }];
 }
 
+// --------------------------------------------------------------------------------------------------- hot and late experts
+
+def Kt_HotAttr : Kt_Attr<"Hot", "hot"> {
+  let summary = "the experts of a bank that live on a GPU, until kt-split-experts moves them into a bank of their own";
+  let description = [{
+    `experts`: ascending ids. Device and formats are theirs; `group` 0 is one scale per row, or none. `line` is the place in
+    the policy that asked for them.
+  }];
+  let parameters = (ins StringRefParameter<"\"cuda:0\"">:$device, StringRefParameter<"a format">:$weights,
+                        StringRefParameter<"a format">:$activations, DefaultValuedParameter<"uint32_t", "0">:$group,
+                        "::mlir::DenseI32ArrayAttr":$experts, StringRefParameter<"\"policy.yaml:9:5\"">:$line);
+  let assemblyFormat = "`<` struct(params) `>`";
+}
+
+def Kt_LateAttr : Kt_Attr<"Late", "late"> {
+  let summary = "how many experts of a deferred token are late, and which part an op computes";
+  let description = [{
+    Of a token whose `deferred` flag is not 0 the `count` pairs of lowest weight are late (of equal weights the one with the
+    higher id is lower), chosen among the op's own pairs or, with `among_all`, among all of the router's.
+  }];
+  let parameters = (ins "uint32_t":$count, EnumParameter<Kt_ExpertsPart>:$part,
+                        DefaultValuedParameter<"bool", "false">:$among_all);
+  let assemblyFormat = "`<` struct(params) `>`";
+  let genVerifyDecl = 1;
+}
+
+def Kt_DeferAttr : Kt_Attr<"Defer", "defer"> {
+  let summary = "what the policy says about late experts";
+  let description = [{
+    `max_per_token` as in the policy; `decode` and `prefill`: whose tokens have the flag; `all`: chosen among all experts of a
+    token, not those of the CPU alone. `line` is the place in the policy.
+  }];
+  let parameters = (ins "uint32_t":$max_per_token, "bool":$decode, "bool":$prefill, "bool":$all,
+                        StringRefParameter<"\"policy.yaml:9:5\"">:$line);
+  let assemblyFormat = "`<` struct(params) `>`";
+}
+
 // ------------------------------------------------------------------------------------------------------------------ caches
 
 def Kt_PartAttr : Kt_Attr<"Part", "part"> {
@@ -162,6 +199,13 @@ def Kt_BufferAttr : Kt_Attr<"Buffer", "buffer"> {
 }
 def Kt_BuffersAttr : TypedArrayAttrBase<Kt_BufferAttr, "array of #kt.buffer">;
 
+def Kt_GraphAttr : Kt_Attr<"Graph", "graph"> {
+  let summary = "steps of one device that are replayed as one chain, in the order of the body";
+  let parameters = (ins StringRefParameter<"for people">:$name, StringRefParameter<"device">:$device);
+  let assemblyFormat = "`<` $name `on` $device `>`";
+}
+def Kt_GraphsAttr : TypedArrayAttrBase<Kt_GraphAttr, "array of #kt.graph">;
+
 def Kt_ViewAttr : Kt_Attr<"View", "view"> {
   let summary = "columns [column, column + columns) of every row of a buffer";
   let parameters = (ins "uint64_t":$buffer, "uint64_t":$column, "uint64_t":$columns);
@@ -192,7 +236,7 @@ def Kt_DevicesAttr : TypedArrayAttrBase<Kt_DeviceAttr, "array of #kt.device">;
 
 def Kt_AccountAttr : Kt_Attr<"Account", "account"> {
   let summary = "one line of the memory account";
-  let parameters = (ins StringRefParameter<"device">:$device, StringRefParameter<"weights, kv-cache or arena">:$category,
+  let parameters = (ins StringRefParameter<"device">:$device, StringRefParameter<"weights, kv-cache, arena, step-block or records">:$category,
                         StringRefParameter<"which one">:$name, "uint64_t":$bytes);
   let assemblyFormat = "`<` $device $category $name `=` $bytes `>`";
 }

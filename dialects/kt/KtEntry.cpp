@@ -16,10 +16,18 @@ llvm::SmallVector<Role> argumentsOf(EntryKind kind) {
     case EntryKind::generic: return {{"ids", Dim::tokens, false}, {"positions", Dim::tokens, false}};
     case EntryKind::extend:
     case EntryKind::decode:
-      return {{"ids", Dim::tokens, false}, {"positions", Dim::tokens, false}, {"rows", Dim::rows, false}};
+      return {{"ids", Dim::tokens, false},
+              {"positions", Dim::tokens, false},
+              {"rows", Dim::rows, false},
+              {"deferred", Dim::tokens, false}};
     case EntryKind::sample: return {{"logits", Dim::rows, true}};
   }
   return {};
+}
+
+// Only entries with late experts have the last one.
+unsigned leastArguments(EntryKind kind) {
+  return argumentsOf(kind).size() - (kind == EntryKind::extend || kind == EntryKind::decode);
 }
 
 Role resultOf(EntryKind kind) {
@@ -40,6 +48,26 @@ bool plays(const Role& role, mlir::Type type) {
 std::string describe(const Role& role) {
   std::string text = role.name.str() + (role.scores ? " tensor<?xVOCABxf32" : " tensor<?x1xi32");
   return text + ", #kt.dim<" + stringifyDim(role.dim).str() + ">>";
+}
+
+// A step is captured in a graph of the entry that belongs to the step's device.
+mlir::LogicalResult checkGraphs(EntryOp entry) {
+  mlir::ArrayAttr graphs = entry.getGraphsAttr();
+  for (auto step : entry.getBody().getOps<StepOpInterface>()) {
+    mlir::IntegerAttr index = step.getGraphAttr();
+    if (!index) continue;
+    int64_t count = graphs ? graphs.size() : 0;
+    if (index.getInt() < 0 || index.getInt() >= count) {
+      return step->emitOpError() << "graph: found " << index.getInt() << ", expected one of the " << count
+                                 << " of the entry";
+    }
+    auto graph = llvm::cast<GraphAttr>(graphs[index.getInt()]);
+    llvm::StringRef device = step.getPlaceAttr() ? step.getPlaceAttr().getDevice() : "";
+    if (graph.getDevice() == device) continue;
+    return step->emitOpError() << "graph: found \"" << graph.getName() << "\" of " << graph.getDevice()
+                               << ", expected one of \"" << device << "\", where the step runs";
+  }
+  return mlir::success();
 }
 
 // Two accesses to one symbol conflict when one of them writes; then the later one has the higher order. Import hands
@@ -87,9 +115,12 @@ mlir::LogicalResult EntryOp::verifyRegions() {
   }
   mlir::Block& block = getBody().front();
   llvm::SmallVector<Role> roles = argumentsOf(getKind());
-  if (block.getNumArguments() != roles.size()) {
-    return emitOpError() << "of kind " << kind << ": found " << block.getNumArguments() << " arguments, expected "
-                         << roles.size();
+  unsigned least = leastArguments(getKind());
+  if (block.getNumArguments() < least || block.getNumArguments() > roles.size()) {
+    mlir::InFlightDiagnostic diagnostic = emitOpError();
+    diagnostic << "of kind " << kind << ": found " << block.getNumArguments() << " arguments, expected " << least;
+    if (least != roles.size()) diagnostic << ", or " << roles.size() << " with late experts";
+    return diagnostic;
   }
   for (auto [argument, role] : llvm::zip(block.getArguments(), roles)) {
     if (!plays(role, argument.getType())) {
@@ -104,6 +135,7 @@ mlir::LogicalResult EntryOp::verifyRegions() {
       return op.emitOpError("is no step; expected only steps of kt in the body of an entry");
     }
   }
+  if (mlir::failed(checkGraphs(*this))) return mlir::failure();
   Role result = resultOf(getKind());
   if (ret.getValues().size() != 1 || !plays(result, ret.getValues()[0].getType())) {
     return ret.emitOpError() << "of an entry of kind " << kind << ": expected one value, " << describe(result);

@@ -46,6 +46,11 @@ def Kt_Activation : Kt_Enum<"Activation", "gated activation", [
   I32EnumCase<"swiglu", 0>      // silu(gate) * up
 ]>;
 
+def Kt_ExpertsPart : Kt_Enum<"ExpertsPart", "which of its pairs an experts op computes", [
+  I32EnumCase<"in_time", 1>,    // all but the late ones
+  I32EnumCase<"late", 2>        // of a deferred token those of lowest weight; of other tokens none
+]>;
+
 def Kt_RopeStyle : Kt_Enum<"RopeStyle", "which elements rotate together", [
   I32EnumCase<"half", 0>,       // (i, i + dim / 2)
   I32EnumCase<"interleaved", 1> // (2i, 2i + 1)
@@ -62,7 +67,8 @@ def Kt_BufferRole : Kt_Enum<"BufferRole", "who writes and reads a buffer", [
   I32EnumCase<"output_rows", 3>,  // input, i32 [rows, 1]: which token rows need logits
   I32EnumCase<"logits", 4>,       // result of extend and decode, input of sample
   I32EnumCase<"next_ids", 5>,     // result of sample
-  I32EnumCase<"workspace", 6>     // scratch of one step, no rows
+  I32EnumCase<"workspace", 6>,    // scratch of one step, no rows
+  I32EnumCase<"deferred", 7>      // input, i32 [tokens, 1]: 1 for a token whose late experts come with the next MoE layer
 ]>;
 
 #endif

@@ -17,6 +17,13 @@ def Kt_StepInterface : OpInterface<"StepOpInterface"> {
     InterfaceMethod<"", "void", "setOutViewsAttr", (ins "::mlir::ArrayAttr":$views)>,
     InterfaceMethod<"Index of the scratch buffer. Null where the op needs none.", "::mlir::IntegerAttr", "getWorkspaceAttr">,
     InterfaceMethod<"", "void", "setWorkspaceAttr", (ins "::mlir::IntegerAttr":$workspace)>,
+    InterfaceMethod<"Index of the entry's graph that the step is captured in. Null: none.", "::mlir::IntegerAttr", "getGraphAttr">,
+    InterfaceMethod<"", "void", "setGraphAttr", (ins "::mlir::IntegerAttr":$graph)>,
+    InterfaceMethod<"Device that the operands lie on: the op's, but for ops that move values. Empty before `placed`.",
+                    "::llvm::StringRef", "operandDevice", (ins), "",
+                    "return $_op.getPlaceAttr() ? $_op.getPlaceAttr().getDevice() : ::llvm::StringRef();">,
+    InterfaceMethod<"Device that the results lie on.", "::llvm::StringRef", "resultDevice", (ins), "",
+                    "return $_op.getPlaceAttr() ? $_op.getPlaceAttr().getDevice() : ::llvm::StringRef();">,
     InterfaceMethod<"Weights and banks that the op reads, in the order of its attributes.",
                     "::llvm::SmallVector<::mlir::FlatSymbolRefAttr>", "getWeights">,
   ];

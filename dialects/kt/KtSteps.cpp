@@ -68,6 +68,21 @@ mlir::LogicalResult checkCache(mlir::Operation* op, mlir::SymbolTableCollection&
   return checkEqual<uint64_t>(op, "parts of the cache", cache.getParts().size(), parts.size(), "what the op stores");
 }
 
+// One matrix for every expert that has a slot, and every matrix for one expert.
+mlir::LogicalResult checkSlots(mlir::Operation* op, mlir::DenseI32ArrayAttr slots, ExpertBankOp bank) {
+  llvm::DenseSet<int32_t> seen;
+  for (auto [expert, slot] : llvm::enumerate(slots.asArrayRef())) {
+    if (slot == -1) continue;
+    if (slot < 0 || slot >= int64_t(bank.getExperts()) || !seen.insert(slot).second) {
+      return op->emitOpError() << "slots: expert " << expert << " has matrix " << slot << ", expected -1 or one of the "
+                               << bank.getExperts() << " of @" << bank.getSymName() << " that no other expert has";
+    }
+  }
+  if (seen.size() == bank.getExperts()) return mlir::success();
+  return op->emitOpError() << "slots: found " << seen.size() << " experts with a matrix, expected " << bank.getExperts()
+                           << " as @" << bank.getSymName() << " has matrices";
+}
+
 // The same facts for MLIR: an attention op both writes and reads its cache, so nothing removes, merges or hoists it.
 void cacheEffects(mlir::FlatSymbolRefAttr cache,
                   llvm::SmallVectorImpl<mlir::SideEffects::EffectInstance<mlir::MemoryEffects::Effect>>& effects) {
@@ -88,8 +103,8 @@ llvm::SmallVector<SymbolEffect> cacheAccesses(mlir::Operation* op, mlir::FlatSym
 
 mlir::LogicalResult verifyStep(StepOpInterface step) {
   mlir::Operation* op = step;
-  // kt.select_rows is the one place where rows change their meaning
-  if (!llvm::isa<SelectRowsOp>(op)) {
+  // kt.select_rows is the one place where rows change their meaning; kt.transfer moves values of any kind
+  if (!llvm::isa<SelectRowsOp, TransferOp>(op)) {
     std::optional<Dim> dim;
     auto check = [&](mlir::Value value) {
       if (!dim) dim = dimOf(value);
@@ -256,7 +271,18 @@ mlir::LogicalResult RouteOp::verifySymbolUses(mlir::SymbolTableCollection& symbo
 
 mlir::LogicalResult ExpertsOp::verify() {
   if (mlir::failed(verifyStep(*this))) return mlir::failure();
-  return checkColumns(*this, "ids", getIds(), columnsOf(getScores()), "columns of the scores");
+  if (mlir::failed(checkColumns(*this, "ids", getIds(), columnsOf(getScores()), "columns of the scores"))) {
+    return mlir::failure();
+  }
+  if ((getDeferred() != nullptr) != (getLateAttr() != nullptr)) {
+    return emitOpError("has late experts or the flags that say whose, and not both; expected both or neither");
+  }
+  if (!getLateAttr()) return mlir::success();
+  if (int64_t(getLateAttr().getCount()) > columnsOf(getIds())) {
+    return emitOpError() << "late: found " << getLateAttr().getCount() << ", expected at most the "
+                         << columnsOf(getIds()) << " experts of a token";
+  }
+  return checkColumns(*this, "the flags", getDeferred(), 1, "one flag per row");
 }
 
 mlir::LogicalResult ExpertsOp::verifySymbolUses(mlir::SymbolTableCollection& symbols) {
@@ -266,6 +292,7 @@ mlir::LogicalResult ExpertsOp::verifySymbolUses(mlir::SymbolTableCollection& sym
     return emitOpError() << getBankAttr() << ": found hidden " << bank.getHidden() << ", expected " << columnsOf(getX())
                          << " as x has columns";
   }
+  if (getSlotsAttr()) return checkSlots(*this, getSlotsAttr(), bank);
   if (columnsOf(getIds()) <= int64_t(bank.getExperts())) return mlir::success();
   return emitOpError() << "ids: found " << columnsOf(getIds()) << " per row, expected at most the " << bank.getExperts()
                        << " experts of " << getBankAttr();
@@ -286,15 +313,63 @@ mlir::LogicalResult MlpOp::verifySymbolUses(mlir::SymbolTableCollection& symbols
 // ----------------------------------------------------------------------------------------------------------------------
 // rest
 
-mlir::LogicalResult AddOp::verify() {
-  if (getTerms().size() < 2) {
-    return emitOpError() << "operands: found " << getTerms().size() << ", expected two or more";
-  }
-  for (mlir::Value term : getTerms()) {
-    if (term.getType() != getOut().getType()) {
-      return emitOpError() << "adds " << term.getType() << " into " << getOut().getType() << "; expected one type";
+namespace {
+mlir::LogicalResult checkTerms(mlir::Operation* op, mlir::ValueRange terms, mlir::Type sum) {
+  if (terms.size() < 2) return op->emitOpError() << "operands: found " << terms.size() << ", expected two or more";
+  for (mlir::Value term : terms) {
+    if (term.getType() != sum) {
+      return op->emitOpError() << "adds " << term.getType() << " into " << sum << "; expected one type";
     }
   }
+  return mlir::success();
+}
+
+// Values keep their types on the way from one device to another.
+mlir::LogicalResult checkMoved(mlir::Operation* op) {
+  if (op->getNumOperands() == 0 || op->getOperandTypes() != op->getResultTypes()) {
+    return op->emitOpError("changes the values that it moves; expected as many results as operands, of the same types");
+  }
+  return mlir::success();
+}
+
+mlir::LogicalResult checkRecordFormat(mlir::Operation* op, llvm::StringRef format) {
+  if (format == "f32" || format == "bf16") return mlir::success();
+  return op->emitOpError() << "format: found \"" << format << "\", expected f32 or bf16";
+}
+}  // namespace
+
+mlir::LogicalResult AddOp::verify() {
+  if (mlir::failed(checkTerms(*this, getTerms(), getOut().getType()))) return mlir::failure();
+  return verifyStep(*this);
+}
+
+mlir::LogicalResult AddNormOp::verify() {
+  if (mlir::failed(checkTerms(*this, getTerms(), getSum().getType()))) return mlir::failure();
+  return verifyStep(*this);
+}
+
+mlir::LogicalResult AddNormOp::verifySymbolUses(mlir::SymbolTableCollection& symbols) {
+  return checkWeight(*this, symbols, getWeightAttr(), 1, 1, columnsOf(getSum()));
+}
+
+mlir::LogicalResult TransferOp::verify() {
+  if (mlir::failed(checkMoved(*this))) return mlir::failure();
+  if (getFrom() == getTo()) {
+    return emitOpError() << "goes from " << getFrom() << " to " << getTo() << "; expected two devices";
+  }
+  return verifyStep(*this);
+}
+
+mlir::LogicalResult SubmitOp::verify() {
+  if (mlir::failed(checkRecordFormat(*this, getFormat()))) return mlir::failure();
+  if (mlir::failed(checkColumns(*this, "ids", getIds(), columnsOf(getScores()), "columns of the scores"))) {
+    return mlir::failure();
+  }
+  return verifyStep(*this);
+}
+
+mlir::LogicalResult AwaitOp::verify() {
+  if (mlir::failed(checkRecordFormat(*this, getFormat()))) return mlir::failure();
   return verifyStep(*this);
 }
 

@@ -21,9 +21,10 @@ class Kt_StepOp<string mnemonic, list<string> weights = [], list<Trait> traits =
     : Op<Kt_Dialect, mnemonic,
          traits # [Kt_StepInterface, HasParent<"::ktc::kt::EntryOp">]
                 # !if(!empty(weights), []<Trait>, [DeclareOpInterfaceMethods<SymbolUserOpInterface>])> {
-  // set by the passes: kt-place, kt-plan-memory
+  // set by the passes: kt-place, kt-plan-memory, kt-form-cuda-graphs
   dag planned = (ins OptionalAttr<Kt_PlaceAttr>:$place, OptionalAttr<Kt_ViewsAttr>:$in_views,
-                     OptionalAttr<Kt_ViewsAttr>:$out_views, OptionalAttr<I64Attr>:$workspace);
+                     OptionalAttr<Kt_ViewsAttr>:$out_views, OptionalAttr<I64Attr>:$workspace,
+                     OptionalAttr<I64Attr>:$graph);
   let hasVerifier = 1;
   let extraClassDeclaration = "::llvm::SmallVector<::mlir::FlatSymbolRefAttr> getWeights() { return present({"
       # !interleave(weights, ", ") # "}); }";
@@ -168,17 +169,24 @@ def Kt_ExpertsOp : Kt_ProductOp<"experts", ["getBankAttr()"], [Pure, AllTypesMat
   let summary = "sum the chosen experts of every row";
   let description = [{
     y = sum over the row's ids e of weight_e * down_e(activation(gate_up_e(x))), in the order of ids.
+    `slots` has a number for every expert of the router: which matrix of the bank it is, or -1 for an expert that another op
+    computes; without it expert e is matrix e. `late` makes the op one of two: a `part` of the pairs of the tokens whose flag
+    in `deferred` is set (`#kt.late`); `kt-defer-experts` makes such pairs of ops.
 
     Example:
     ```mlir
     %y = kt.experts swiglu %x, %ids, %weights @experts of <RoutedExperts "model.layers.0.mlp.experts" layer 0> : tensor<?x192xf32, #kt.dim<tokens>>, tensor<?x8xi32, #kt.dim<tokens>>, tensor<?x8xf32, #kt.dim<tokens>>
+    %z = kt.experts swiglu %x, %ids, %weights deferred %flags @four.cold slots [0, -1, 1, 2] late <count = 2, part = in_time> of <RoutedExperts "model.layers.0.mlp.experts" layer 0> : tensor<?x192xf32, #kt.dim<tokens>>, tensor<?x2xi32, #kt.dim<tokens>>, tensor<?x2xf32, #kt.dim<tokens>>, tensor<?x1xi32, #kt.dim<tokens>>
     ```
   }];
   let arguments = !con((ins Kt_ActivationAttr:$activation, Kt_Matrix:$x, Kt_Indices:$ids, Kt_Scores:$scores,
-                            FlatSymbolRefAttr:$bank, Kt_ModuleAttr:$module), tiled);
+                            Optional<Kt_Indices>:$deferred, FlatSymbolRefAttr:$bank,
+                            OptionalAttr<DenseI32ArrayAttr>:$slots, OptionalAttr<Kt_LateAttr>:$late,
+                            Kt_ModuleAttr:$module), tiled);
   let results = (outs Kt_Matrix:$out);
   let assemblyFormat = [{
-    `` $activation $x `,` $ids `,` $scores $bank `of` $module attr-dict `:` type($x) `,` type($ids) `,` type($scores)
+    `` $activation $x `,` $ids `,` $scores (`deferred` $deferred^)? $bank (`slots` $slots^)? (`late` $late^)? `of` $module
+    attr-dict `:` type($x) `,` type($ids) `,` type($scores) (`,` type($deferred)^)?
   }];
 }
 
@@ -212,6 +220,98 @@ def Kt_AddOp : Kt_StepOp<"add"> {
   let results = (outs Kt_Matrix:$out);
   let assemblyFormat = "$terms `of` $module attr-dict `:` type($terms) `->` type($out)";
 }
+
+def Kt_AddNormOp : Kt_StepOp<"add_norm", ["getWeightAttr()"], [Pure, AllTypesMatch<["sum", "out"]>]> {
+  let summary = "add matrices and normalise the sum";
+  let description = [{
+    `sum` as kt.add makes it, `out` as kt.norm makes it of the sum; `kt-fuse` puts the two together.
+
+    Example:
+    ```mlir
+    %h, %y = kt.add_norm rms %a, %b @norm eps 1.0e-06 of <Norm "model.layers.0.post_attention_layernorm" layer 0> : tensor<?x192xf32, #kt.dim<tokens>>, tensor<?x192xf32, #kt.dim<tokens>> -> tensor<?x192xf32, #kt.dim<tokens>>
+    ```
+  }];
+  let arguments = !con((ins Kt_NormKindAttr:$kind, Variadic<Kt_Matrix>:$terms, FlatSymbolRefAttr:$weight, F32Attr:$eps,
+                            Kt_ModuleAttr:$module), planned);
+  let results = (outs Kt_Matrix:$sum, Kt_Matrix:$out);
+  let assemblyFormat = [{
+    `` $kind $terms $weight `eps` $eps `of` $module attr-dict `:` type($terms) `->` type($sum)
+  }];
+}
+
+// ------------------------------------------------------------------------------------------- values that change their device
+
+def Kt_TransferOp : Kt_StepOp<"transfer"> {
+  let summary = "copy values to another device";
+  let description = [{
+    Result i is operand i, on device `to`; one of the two devices is a GPU and does the copying.
+
+    Example:
+    ```mlir
+    %a, %b = kt.transfer %x, %ids from "cuda:0" to "cpu" of <RoutedExperts "model.layers.0.mlp.experts" layer 0> : tensor<?x192xf32, #kt.dim<tokens>>, tensor<?x8xi32, #kt.dim<tokens>> -> tensor<?x192xf32, #kt.dim<tokens>>, tensor<?x8xi32, #kt.dim<tokens>>
+    ```
+  }];
+  let arguments = !con((ins Variadic<AnyTypeOf<[Kt_Matrix, Kt_Indices]>>:$values, StrAttr:$from, StrAttr:$to,
+                            Kt_ModuleAttr:$module), planned);
+  let results = (outs Variadic<AnyTypeOf<[Kt_Matrix, Kt_Indices]>>:$outs);
+  let assemblyFormat = "$values `from` $from `to` $to `of` $module attr-dict `:` type($values) `->` type($outs)";
+  code devices = [{
+    ::llvm::StringRef operandDevice() { return getFrom(); }
+    ::llvm::StringRef resultDevice() { return getTo(); }
+  }];
+  let extraClassDeclaration = "::llvm::SmallVector<::mlir::FlatSymbolRefAttr> getWeights() { return {}; }" # devices;
+}
+
+// Half of a hand-off. Not pure: the GPU and the CPU meet here, so nothing may remove, merge or repeat it.
+class Kt_HandOffOp<string mnemonic, list<Trait> traits> : Kt_StepOp<mnemonic, [], traits> {
+  dag record = (ins ConfinedAttr<I64Attr, [IntNonNegative]>:$record, StrAttr:$format);
+}
+
+def Kt_SubmitOp : Kt_HandOffOp<"submit", [AllTypesMatch<["x", "cpu_x"]>, AllTypesMatch<["ids", "cpu_ids"]>,
+                                          AllTypesMatch<["scores", "cpu_scores"]>]> {
+  let summary = "hand the tokens of a layer to the experts of the CPU";
+  let description = [{
+    Runs on a GPU of a decode entry; the results are the operands, on the CPU. They go through record `record` of the entry, x
+    rounded to `format`, and only pairs whose expert has a slot are counted (`slots` as in kt.experts: those of the CPU's op).
+    Exactly one kt.await has the same record.
+
+    Example:
+    ```mlir
+    %cx, %cids, %cweights = kt.submit %x, %ids, %weights record 0 as "bf16" slots [0, -1, 1, 2] of <RoutedExperts "model.layers.0.mlp.experts" layer 0> : tensor<?x192xf32, #kt.dim<tokens>>, tensor<?x2xi32, #kt.dim<tokens>>, tensor<?x2xf32, #kt.dim<tokens>>
+    ```
+  }];
+  let arguments = !con((ins Kt_Matrix:$x, Kt_Indices:$ids, Kt_Scores:$scores), record,
+                       (ins OptionalAttr<DenseI32ArrayAttr>:$slots, Kt_ModuleAttr:$module), planned);
+  let results = (outs Kt_Matrix:$cpu_x, Kt_Indices:$cpu_ids, Kt_Scores:$cpu_scores);
+  let assemblyFormat = [{
+    $x `,` $ids `,` $scores `record` $record `as` $format (`slots` $slots^)? `of` $module attr-dict `:` type($x) `,`
+    type($ids) `,` type($scores)
+  }];
+  code devices = [{ ::llvm::StringRef resultDevice() { return "cpu"; } }];
+  let extraClassDeclaration = "::llvm::SmallVector<::mlir::FlatSymbolRefAttr> getWeights() { return {}; }" # devices;
+}
+
+def Kt_AwaitOp : Kt_HandOffOp<"await", [AllTypesMatch<["value", "out"]>]> {
+  let summary = "take the result of the CPU's experts";
+  let description = [{
+    Runs on a GPU of a decode entry; the result is the operand, rounded to `format`, on this GPU. With `skip_empty`, a step
+    whose record has no pair does not wait: the result is zero.
+
+    Example:
+    ```mlir
+    %r = kt.await %y record 0 as "bf16" skip_empty of <RoutedExperts "model.layers.0.mlp.experts" layer 0> : tensor<?x192xf32, #kt.dim<tokens>>
+    ```
+  }];
+  let arguments = !con((ins Kt_Matrix:$value), record, (ins UnitAttr:$skip_empty, Kt_ModuleAttr:$module), planned);
+  let results = (outs Kt_Matrix:$out);
+  let assemblyFormat = [{
+    $value `record` $record `as` $format (`skip_empty` $skip_empty^)? `of` $module attr-dict `:` type($value)
+  }];
+  code devices = [{ ::llvm::StringRef operandDevice() { return "cpu"; } }];
+  let extraClassDeclaration = "::llvm::SmallVector<::mlir::FlatSymbolRefAttr> getWeights() { return {}; }" # devices;
+}
+
+// ------------------------------------------------------------------------------------------------------------------ the rest
 
 def Kt_SelectRowsOp : Kt_StepOp<"select_rows"> {
   let summary = "keep the rows that need logits";
@@ -270,10 +370,12 @@ def Kt_EntryOp : Kt_SymbolOp<"entry", [IsolatedFromAbove, SingleBlock,
     | kind           | arguments                                                | returns                       |
     |----------------|----------------------------------------------------------|-------------------------------|
     | generic        | ids i32 [T, 1], positions i32 [T, 1]                     | next ids i32 [T, 1]           |
-    | extend, decode | ids i32 [T, 1], positions i32 [T, 1], rows i32 [R, 1]    | logits f32 [R, vocab]         |
+    | extend, decode | ids i32 [T, 1], positions i32 [T, 1], rows i32 [R, 1],   | logits f32 [R, vocab]         |
+    |                | and with late experts deferred i32 [T, 1]                |                               |
     | sample         | logits f32 [R, vocab]                                    | next ids i32 [R, 1]           |
 
-    `bounds` states the largest T, R and number of sequences; a generic entry has none. `buffers` is the memory plan.
+    `bounds` states the largest T, R and number of sequences; a generic entry has none. `buffers` is the memory plan. `graphs`
+    are the chains of steps that a GPU replays at once; a step names its graph by index.
     Accesses to caches are in ascending `order` (see the head of `KtDialect.td`).
 
     Example:
@@ -286,10 +388,11 @@ def Kt_EntryOp : Kt_SymbolOp<"entry", [IsolatedFromAbove, SingleBlock,
     ```
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, Kt_EntryKindAttr:$kind, OptionalAttr<Kt_BoundsAttr>:$bounds,
-                       OptionalAttr<Kt_BuffersAttr>:$buffers, OptionalAttr<StrAttr>:$sym_visibility);
+                       OptionalAttr<Kt_BuffersAttr>:$buffers, OptionalAttr<Kt_GraphsAttr>:$graphs,
+                       OptionalAttr<StrAttr>:$sym_visibility);
   let regions = (region SizedRegion<1>:$body);
   let assemblyFormat = [{
-    $sym_name `` $kind (`bounds` $bounds^)? (`buffers` $buffers^)? attr-dict-with-keyword $body
+    $sym_name `` $kind (`bounds` $bounds^)? (`buffers` $buffers^)? (`graphs` $graphs^)? attr-dict-with-keyword $body
   }];
   let hasRegionVerifier = 1;
 }

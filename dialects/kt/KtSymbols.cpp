@@ -77,6 +77,18 @@ mlir::LogicalResult checkExtents(mlir::Operation* op, llvm::ArrayRef<int64_t> ex
   return mlir::success();
 }
 
+mlir::LogicalResult checkAscending(mlir::Operation* op, llvm::StringRef name, mlir::DenseI32ArrayAttr ids,
+                                   int64_t end) {
+  int64_t next = 0;
+  for (int32_t id : ids.asArrayRef()) {
+    if (id < next || id >= end) {
+      return op->emitOpError() << name << ": found expert " << id << ", expected ascending ids below " << end;
+    }
+    next = int64_t{id} + 1;
+  }
+  return mlir::success();
+}
+
 }  // namespace
 
 llvm::SmallVector<mlir::FlatSymbolRefAttr> present(std::initializer_list<mlir::FlatSymbolRefAttr> refs) {
@@ -104,6 +116,17 @@ mlir::LogicalResult ExpertBankOp::verify() {
   int64_t experts = getExperts(), hidden = getHidden(), intermediate = getIntermediate();
   if (mlir::failed(checkExtents(*this, {experts, hidden, intermediate})) || mlir::failed(checkPlaced(*this))) {
     return mlir::failure();
+  }
+  if (mlir::DenseI32ArrayAttr ids = getIdsAttr()) {
+    if (ids.size() != experts) {
+      return emitOpError() << "ids: found " << ids.size() << ", expected " << experts << " as the bank has experts";
+    }
+    if (getHotAttr()) return emitOpError("has ids and hot experts; expected the hot ones of a whole layer");
+    if (mlir::failed(checkAscending(*this, "ids", ids, int64_t{1} << 31))) return mlir::failure();
+  }
+  if (getHotAttr()) {
+    if (mlir::failed(checkAscending(*this, "hot", getHotAttr().getExperts(), experts))) return mlir::failure();
+    if (getHotAttr().getExperts().empty()) return emitOpError("hot: found no experts, expected one or more");
   }
   // a piece is applied to every expert's matrix, so one matrix stands for all
   for (mlir::ArrayAttr recipe : {getGateUp(), getDown()}) {

@@ -53,6 +53,8 @@ def Kt_ExpertBankOp : Kt_SymbolOp<"expert_bank"> {
     Two matrix stacks: `gate_up` [experts, 2 * intermediate, hidden], gate rows first, and `down` [experts, hidden,
     intermediate]. Their recipes name slots with one matrix per expert; a piece is applied to every matrix. `packing` is that
     of gate_up; down is packed `panel` where gate_up is `panel_paired`. `group` as in kt.weight.
+    With `ids`, ascending, the bank holds these matrices of the slots only. `hot` says which of its experts belong on a GPU;
+    `kt-split-experts` makes them a bank of their own.
 
     Example:
     ```mlir
@@ -60,15 +62,20 @@ def Kt_ExpertBankOp : Kt_SymbolOp<"expert_bank"> {
         gate_up [#kt.piece<slot = "model.layers.0.mlp.experts.gate_up", rows = 128>]
         down [#kt.piece<slot = "model.layers.0.mlp.experts.down", rows = 192>]
         on "cpu" as "bf16" packed "row_major"
+    kt.expert_bank @model.layers.0.mlp.experts.hot experts 2 ids [3, 17] hidden 192 intermediate 64 bf16
+        gate_up [#kt.piece<slot = "model.layers.0.mlp.experts.gate_up", rows = 128>]
+        down [#kt.piece<slot = "model.layers.0.mlp.experts.down", rows = 192>]
+        on "cuda:0" as "bf16" packed "row_major"
     ```
   }];
-  let arguments = (ins SymbolNameAttr:$sym_name, Kt_PositiveI64:$experts, Kt_PositiveI64:$hidden,
-                       Kt_PositiveI64:$intermediate, Kt_CheckpointType:$source, Kt_RecipeAttr:$gate_up, Kt_RecipeAttr:$down,
+  let arguments = (ins SymbolNameAttr:$sym_name, Kt_PositiveI64:$experts, OptionalAttr<DenseI32ArrayAttr>:$ids,
+                       Kt_PositiveI64:$hidden, Kt_PositiveI64:$intermediate, Kt_CheckpointType:$source, Kt_RecipeAttr:$gate_up, Kt_RecipeAttr:$down,
                        OptionalAttr<StrAttr>:$device, OptionalAttr<StrAttr>:$format, OptionalAttr<StrAttr>:$packing,
-                       OptionalAttr<Kt_PositiveI64>:$group, OptionalAttr<StrAttr>:$sym_visibility);
+                       OptionalAttr<Kt_PositiveI64>:$group, OptionalAttr<Kt_HotAttr>:$hot,
+                       OptionalAttr<StrAttr>:$sym_visibility);
   let assemblyFormat = [{
-    $sym_name `experts` $experts `hidden` $hidden `intermediate` $intermediate $source `gate_up` $gate_up `down` $down
-    (`on` $device^ `as` $format `packed` $packing)? (`group` $group^)? attr-dict
+    $sym_name `experts` $experts (`ids` $ids^)? `hidden` $hidden `intermediate` $intermediate $source `gate_up` $gate_up `down` $down
+    (`on` $device^ `as` $format `packed` $packing)? (`group` $group^)? (`hot` $hot^)? attr-dict
   }];
   let hasVerifier = 1;
   let extraClassDeclaration = "::llvm::StringRef getDownPacking();";

@@ -22,8 +22,17 @@ std::string stepName(StepOpInterface step) {
   if (llvm::isa<AddOp>(op)) return name + ".add";
   if (llvm::isa<SelectRowsOp>(op)) return name + ".select_rows";
   if (llvm::isa<SampleOp>(op)) return name + ".sample";
+  if (llvm::isa<TransferOp>(op)) return name + ".transfer";
+  if (llvm::isa<SubmitOp>(op)) return name + ".submit";
+  if (llvm::isa<AwaitOp>(op)) return name + ".await";
+  if (auto experts = llvm::dyn_cast<ExpertsOp>(op)) {
+    if (experts.getSlotsAttr() && experts.getPlaceAttr() && experts.getPlaceAttr().getDevice() != "cpu") name += ".hot";
+    if (experts.getLateAttr() && experts.getLateAttr().getPart() == ExpertsPart::late) name += ".late";
+    return name;
+  }
   // the norms inside an attention block are told apart by their weight
   if (auto norm = llvm::dyn_cast<NormOp>(op)) return norm.getWeight().str();
+  if (auto norm = llvm::dyn_cast<AddNormOp>(op)) return norm.getWeight().str();
   return name;
 }
 
@@ -79,6 +88,14 @@ mlir::Location withRule(mlir::Location location, llvm::StringRef file, int line,
   }
   parts.push_back(rule);
   return mlir::FusedLoc::get(context, parts);
+}
+
+mlir::Location withRule(mlir::Location location, llvm::StringRef place) {
+  auto [rest, column] = place.rsplit(':');
+  auto [file, line] = rest.rsplit(':');
+  int lineNumber = 0, columnNumber = 0;
+  if (file.empty() || line.getAsInteger(10, lineNumber) || column.getAsInteger(10, columnNumber)) return location;
+  return withRule(location, file, lineNumber, columnNumber);
 }
 
 }  // namespace ktc::kt

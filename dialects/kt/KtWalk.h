@@ -12,6 +12,7 @@ inline constexpr llvm::StringLiteral kPhase = "kt.phase";
 inline constexpr llvm::StringLiteral kModel = "kt.model";
 inline constexpr llvm::StringLiteral kPolicy = "kt.policy";
 inline constexpr llvm::StringLiteral kTarget = "kt.target";
+inline constexpr llvm::StringLiteral kDefer = "kt.defer";
 inline constexpr llvm::StringLiteral kDevices = "kt.devices";
 inline constexpr llvm::StringLiteral kAccount = "kt.account";
 
@@ -32,5 +33,7 @@ std::string ruleText(mlir::Location location);
 // The location of an op that a rule of the policy placed: the family's line, then the rule's, which replaces an older
 // one.
 mlir::Location withRule(mlir::Location location, llvm::StringRef file, int line, int column);
+// The same for a place in text, "policy.yaml:9:5"; other text changes nothing.
+mlir::Location withRule(mlir::Location location, llvm::StringRef place);
 
 }  // namespace ktc::kt

@@ -3,9 +3,14 @@
 #include <algorithm>
 #include <numeric>
 
-#include "runtime/formats/workspace.h"
-
 namespace ktc::compiler {
+namespace {
+
+uint64_t alignUp(uint64_t value, uint64_t alignment) {
+  return (value + alignment - 1) / alignment * alignment;
+}
+
+}  // namespace
 
 std::vector<uint64_t> assignOffsets(std::vector<LiveRange>& ranges, uint32_t arenas) {
   std::vector<std::size_t> order(ranges.size());
@@ -23,13 +28,13 @@ std::vector<uint64_t> assignOffsets(std::vector<LiveRange>& ranges, uint32_t are
     for (const LiveRange* other : placed) {
       if (!range.meets(*other)) continue;
       if (offset + range.bytes <= other->offset) break;  // the gap in front of it is large enough
-      offset = std::max(offset, align64(other->offset + other->bytes));
+      offset = std::max(offset, alignUp(other->offset + other->bytes, range.alignment));
     }
     range.offset = offset;
     auto at = std::upper_bound(placed.begin(), placed.end(), &range,
                                [](const LiveRange* a, const LiveRange* b) { return a->offset < b->offset; });
     placed.insert(at, &range);
-    sizes[range.arena] = std::max(sizes[range.arena], align64(offset + range.bytes));
+    sizes[range.arena] = std::max(sizes[range.arena], alignUp(offset + range.bytes, range.alignment));
   }
   return sizes;
 }

@@ -5,6 +5,9 @@
 #include "compiler/passes/Symbols.h"
 #include "llvm/ADT/TypeSwitch.h"
 #include "runtime/formats/formats.h"
+#include "runtime/formats/gpu_workspace.h"
+#include "runtime/formats/handoff.h"
+#include "runtime/formats/step_block.h"
 #include "runtime/formats/workspace.h"
 
 namespace ktc::compiler {
@@ -53,6 +56,45 @@ std::optional<uint64_t> panelLinear(kt::StepOpInterface step, uint64_t rows, mli
   return panel_linear_workspace(activationsOf(step), rows, columns, tile.getX(), tile.getRows()).total();
 }
 
+// The same for a step of a GPU (runtime/formats/gpu_workspace.h).
+std::optional<uint64_t> gpuWorkspace(mlir::Operation* op, uint64_t rows) {
+  const Format activations = activationsOf(llvm::cast<kt::StepOpInterface>(op));
+  auto linear = [&](mlir::Value x) -> std::optional<uint64_t> {
+    const uint64_t columns = kt::columnsOf(x);
+    if (!small({rows, columns + 63, 4})) return std::nullopt;
+    return gpu_linear_workspace(activations, rows, columns).total();
+  };
+  return llvm::TypeSwitch<mlir::Operation*, std::optional<uint64_t>>(op)
+      .Case([&](kt::GqaOp o) -> std::optional<uint64_t> {
+        if (!small({rows, o.getHeads(), o.getHeadDim() + 2, kGpuMostSplits, 4})) return std::nullopt;
+        return gpu_gqa_workspace(rows, o.getHeads(), o.getKvHeads(), o.getHeadDim()).total();
+      })
+      .Case([&](kt::MlaOp o) -> std::optional<uint64_t> {
+        if (!small({rows, o.getHeads(), o.getLatentDim() + o.getRopeDim() + 2, kGpuMostSplits, 4})) return std::nullopt;
+        return gpu_mla_workspace(rows, o.getHeads(), o.getLatentDim(), o.getRopeDim()).total();
+      })
+      .Case([&](kt::RouteOp o) -> std::optional<uint64_t> {
+        if (!small({rows, o.getExperts(), 4})) return std::nullopt;
+        return gpu_route_workspace(rows, o.getExperts()).total();
+      })
+      .Case([&](kt::LinearOp o) { return linear(o.getX()); })
+      .Case([&](kt::LmHeadOp o) { return linear(o.getX()); })
+      .Case([&](kt::MlpOp o) -> std::optional<uint64_t> {
+        auto down = mlir::SymbolTable::lookupNearestSymbolFrom<kt::WeightOp>(o, o.getDownAttr());
+        const uint64_t hidden = kt::columnsOf(o.getX()), inner = down.getColumns();
+        if (!small({rows, hidden + 63, 4}) || !small({rows, inner + 63, 16})) return std::nullopt;
+        return gpu_mlp_workspace(activations, rows, hidden, inner).total();
+      })
+      .Case([&](kt::ExpertsOp o) -> std::optional<uint64_t> {
+        auto bank = mlir::SymbolTable::lookupNearestSymbolFrom<kt::ExpertBankOp>(o, o.getBankAttr());
+        const uint64_t hidden = kt::columnsOf(o.getX()), inner = bank.getIntermediate(), topk = kt::columnsOf(o.getIds());
+        const uint64_t experts = o.getSlotsAttr() ? o.getSlotsAttr().size() : bank.getExperts();
+        if (!small({rows, topk, hidden + 63, 4}) || !small({rows, topk, inner + 63, 4})) return std::nullopt;
+        return gpu_experts_workspace(activations, rows, topk, hidden, inner, experts).total();
+      })
+      .Default([](mlir::Operation*) { return uint64_t{0}; });
+}
+
 }  // namespace
 
 bool hasPanels(kt::StepOpInterface step) {
@@ -66,6 +108,7 @@ bool hasPanels(kt::StepOpInterface step) {
 std::optional<uint64_t> workspaceBytes(kt::StepOpInterface step, kt::BoundsAttr bounds) {
   mlir::Operation* op = step;
   uint64_t rows = bounds.of(kt::dimOf(op->getResult(0)));
+  if (step.getPlaceAttr().getDevice() != "cpu") return gpuWorkspace(op, rows);
   return llvm::TypeSwitch<mlir::Operation*, std::optional<uint64_t>>(op)
       .Case([&](kt::GqaOp o) -> std::optional<uint64_t> {
         if (!small({rows, o.getHeads(), o.getHeadDim(), 4})) return std::nullopt;
@@ -131,9 +174,49 @@ std::optional<uint64_t> cacheBytes(kt::CacheOp cache) {
   auto format = cache.getFormat() ? parse_format(cache.getFormat()->str()) : std::nullopt;
   if (!format) return std::nullopt;
   uint64_t width = format_bits(*format) / 8;
-  return product({cache.getLayers(), cache.getSequences(), cache.getPagesPerSequence(), cache.getPage(),
-                  cache.getTokenElements(), width});
+  // padding tokens of a GPU attend a page behind the pool of each layer
+  uint64_t dummy = cache.getDevice() == "cpu" ? 0 : 1;
+  std::optional<uint64_t> pages = sum(product({cache.getSequences(), cache.getPagesPerSequence()}), dummy);
+  if (!pages) return std::nullopt;
+  return product({cache.getLayers(), *pages, cache.getPage(), cache.getTokenElements(), width});
 }
+
+namespace {
+
+// The largest step block of the entries: pages of the longest sequence of any cache.
+std::optional<uint64_t> stepBlockBytes(mlir::ModuleOp module) {
+  uint64_t pages = 0, most = 0;
+  for (auto cache : module.getOps<kt::CacheOp>()) pages = std::max<uint64_t>(pages, cache.getPagesPerSequence());
+  for (auto entry : module.getOps<kt::EntryOp>()) {
+    if (entry.getKind() == kt::EntryKind::sample || !entry.getBounds()) continue;
+    kt::BoundsAttr bounds = *entry.getBounds();
+    if (!small({bounds.getSequences(), pages + 1, 4}) || !small({bounds.getTokens(), 32})) return std::nullopt;
+    most = std::max(most, step_block_layout(bounds.getTokens(), bounds.getRows(), bounds.getSequences(), pages).bytes);
+  }
+  return most;
+}
+
+// All records and results: memory of the CPU that GPUs map, none used twice in a step.
+std::optional<uint64_t> recordBytes(mlir::ModuleOp module) {
+  std::optional<uint64_t> bytes = 0;
+  for (auto entry : module.getOps<kt::EntryOp>()) {
+    for (auto step : entry.getBody().getOps<kt::StepOpInterface>()) {
+      const uint64_t tokens = entry.getBounds() ? entry.getBounds()->getTokens() : 0;
+      if (auto submit = llvm::dyn_cast<kt::SubmitOp>(step.getOperation())) {
+        const uint64_t columns = kt::columnsOf(submit.getX()), topk = kt::columnsOf(submit.getIds());
+        if (!small({tokens, columns, 4}) || !small({tokens, topk, 8})) return std::nullopt;
+        bytes = sum(bytes, record_layout(tokens, topk, columns, parse_format(submit.getFormat().str()).value_or(Format::f32)).bytes);
+      } else if (auto await = llvm::dyn_cast<kt::AwaitOp>(step.getOperation())) {
+        const uint64_t columns = kt::columnsOf(await.getValue());
+        if (!small({tokens, columns + 31, 16})) return std::nullopt;
+        bytes = sum(bytes, result_bytes(tokens, columns, parse_format(await.getFormat().str()).value_or(Format::f32)));
+      }
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
 
 std::optional<llvm::SmallVector<mlir::Attribute>> accountOf(mlir::ModuleOp module, mlir::ArrayAttr devices) {
   llvm::StringMap<Steps> users = usersOfWeights(module);
@@ -153,6 +236,9 @@ std::optional<llvm::SmallVector<mlir::Attribute>> accountOf(mlir::ModuleOp modul
   }
   mlir::MLIRContext* context = module.getContext();
   llvm::SmallVector<mlir::Attribute> lines;
+  const bool hybrid = llvm::any_of(devices.getAsRange<kt::DeviceAttr>(), [](kt::DeviceAttr d) { return d.getName() != "cpu"; });
+  std::optional<uint64_t> block = hybrid ? stepBlockBytes(module) : 0, records = hybrid ? recordBytes(module) : 0;
+  if (!block || !records) return std::nullopt;
   for (auto device : devices.getAsRange<kt::DeviceAttr>()) {
     for (auto& [key, bytes] : weights) {
       if (key.first != device.getName()) continue;
@@ -166,6 +252,11 @@ std::optional<llvm::SmallVector<mlir::Attribute>> accountOf(mlir::ModuleOp modul
       lines.push_back(kt::AccountAttr::get(context, device.getName(), "kv-cache", cache.getSymName(), *bytes));
     }
     lines.push_back(kt::AccountAttr::get(context, device.getName(), "arena", "activations", device.getArena()));
+    if (device.getName() != "cpu") {
+      lines.push_back(kt::AccountAttr::get(context, device.getName(), "step-block", "inputs", *block));
+    } else if (*records != 0) {
+      lines.push_back(kt::AccountAttr::get(context, device.getName(), "records", "hand-off", *records));
+    }
   }
   return lines;
 }

@@ -20,7 +20,8 @@ std::optional<uint64_t> packedBytes(kt::WeightOp weight);
 std::optional<uint64_t> packedBytes(kt::ExpertBankOp bank);
 std::optional<uint64_t> cacheBytes(kt::CacheOp cache);
 
-// The account of a module whose arenas have these sizes, device by device: weights by module class, caches, arena. A
+// The account of a module whose arenas have these sizes, device by device: weights by module class, caches, arena, the step
+// block of a GPU, the records of the CPU. A
 // weight belongs to the class of the first step that uses it. nullopt: a size is unknown.
 std::optional<llvm::SmallVector<mlir::Attribute>> accountOf(mlir::ModuleOp module, mlir::ArrayAttr devices);
 
