@@ -1,6 +1,6 @@
 // Layers of experts by ggml's CPU backend, on the shapes of ktc-bench experts: the graph that llama.cpp builds for them
-// (mul_mat_id for gate, up and down, swiglu, weights, sum), with weights in the buffer type that llama.cpp would choose.
-// Written against ggml's public headers; arguments, routing and protocol are those of common.py.
+// (mul_mat_id for gate, up and down, swiglu, weights, sum), with weights in the buffer type that llama.cpp would
+// choose. Written against ggml's public headers; arguments, routing and protocol are those of common.py.
 #include <ggml-alloc.h>
 #include <ggml-backend.h>
 #include <ggml-cpu.h>
@@ -27,15 +27,17 @@
 namespace {
 
 constexpr double kCaseSeconds = 0.008, kLongSeconds = 0.04;
-constexpr int kDistinct = 4;             // experts with weights of their own; the others hold copies
-constexpr double kMostError = 0.03;      // rms over rms of the reference; a wrong layout is near 1
+constexpr int kDistinct = 4;         // experts with weights of their own; the others hold copies
+constexpr double kMostError = 0.03;  // rms over rms of the reference; a wrong layout is near 1
 
 [[noreturn]] void fail(const std::string& message) {
   std::fprintf(stderr, "ggml_layer: %s\n", message.c_str());
   std::exit(1);
 }
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 struct Options {
   long experts = 0, hidden = 0, intermediate = 0, top_k = 0, threads = 16, rounds = 3;
@@ -63,20 +65,31 @@ Options parse(int argc, char** argv) {
     if (i + 1 == argc) fail(flag + " needs a value");
     const std::string value = argv[++i];
     const auto number = [&] { return std::atol(value.c_str()); };
-    if (flag == "--experts") o.experts = number();
-    else if (flag == "--hidden") o.hidden = number();
-    else if (flag == "--intermediate") o.intermediate = number();
-    else if (flag == "--top-k") o.top_k = number();
-    else if (flag == "--threads") o.threads = number();
-    else if (flag == "--rounds") o.rounds = number();
-    else if (flag == "--gib") o.gib = std::atof(value.c_str());
-    else if (flag == "--format") o.formats = split(value);
-    else if (flag == "--tokens") for (const auto& m : split(value)) o.tokens.push_back(std::atol(m.c_str()));
-    else if (flag != "--peers") fail("unknown flag " + flag);
+    if (flag == "--experts")
+      o.experts = number();
+    else if (flag == "--hidden")
+      o.hidden = number();
+    else if (flag == "--intermediate")
+      o.intermediate = number();
+    else if (flag == "--top-k")
+      o.top_k = number();
+    else if (flag == "--threads")
+      o.threads = number();
+    else if (flag == "--rounds")
+      o.rounds = number();
+    else if (flag == "--gib")
+      o.gib = std::atof(value.c_str());
+    else if (flag == "--format")
+      o.formats = split(value);
+    else if (flag == "--tokens")
+      for (const auto& m : split(value)) o.tokens.push_back(std::atol(m.c_str()));
+    else if (flag != "--peers")
+      fail("unknown flag " + flag);
   }
   if (o.experts < 1 || o.top_k < 1 || o.top_k > o.experts || o.tokens.empty() || o.threads < 1)
     fail("needs --experts --hidden --intermediate --top-k --tokens");
-  if (o.hidden % 32 != 0 || o.intermediate % 32 != 0 || o.hidden < 32 || o.intermediate < 32) fail("ggml's blocks are 32 wide");
+  if (o.hidden % 32 != 0 || o.intermediate % 32 != 0 || o.hidden < 32 || o.intermediate < 32)
+    fail("ggml's blocks are 32 wide");
   return o;
 }
 
@@ -158,7 +171,8 @@ struct Pool {
       : format(name), type(type_of(name)), experts(experts_of_layer) {
     ggml_backend_buffer_type_t kind = choose(machine, o);
     buffer = ggml_backend_buft_name(kind);
-    const std::size_t bytes = 2 * ggml_row_size(type, o.hidden) * o.intermediate + ggml_row_size(type, o.intermediate) * o.hidden;
+    const std::size_t bytes =
+        2 * ggml_row_size(type, o.hidden) * o.intermediate + ggml_row_size(type, o.intermediate) * o.hidden;
     const auto count = static_cast<long>(std::ceil(o.gib * (1u << 30) / static_cast<double>(bytes * experts)));
     ggml_context* ctx = context(3 * std::max(1L, count) + 8);
     for (long l = 0; l < std::max(1L, count); ++l)
@@ -167,7 +181,8 @@ struct Pool {
                         ggml_new_tensor_3d(ctx, type, o.intermediate, o.hidden, experts)});
     ggml_backend_buffer_t memory = ggml_backend_alloc_ctx_tensors_from_buft(ctx, kind);
     if (memory == nullptr) fail("no memory for weights of " + format);
-    const auto base = (reinterpret_cast<std::uintptr_t>(ggml_backend_buffer_get_base(memory)) + 4095) & ~std::uintptr_t{4095};
+    const auto base =
+        (reinterpret_cast<std::uintptr_t>(ggml_backend_buffer_get_base(memory)) + 4095) & ~std::uintptr_t{4095};
     madvise(reinterpret_cast<void*>(base), ggml_backend_buffer_get_size(memory) - 4096, MADV_HUGEPAGE);
     for (auto& matrices : distinct) matrices.resize(kDistinct);
     in_parallel(o.threads, 3 * kDistinct, [&](long i) {
@@ -187,13 +202,17 @@ struct Pool {
     });
   }
 
-  const std::vector<std::uint8_t>& matrix(long which, long expert) const { return distinct[which][static_cast<std::size_t>(expert % kDistinct)]; }
-  double bytes() const { return static_cast<double>(layers.size() * (ggml_nbytes(layers[0].gate) * 2 + ggml_nbytes(layers[0].down))); }
+  const std::vector<std::uint8_t>& matrix(long which, long expert) const {
+    return distinct[which][static_cast<std::size_t>(expert % kDistinct)];
+  }
+  double bytes() const {
+    return static_cast<double>(layers.size() * (ggml_nbytes(layers[0].gate) * 2 + ggml_nbytes(layers[0].down)));
+  }
 
   // The first of the backend's own buffer types that can multiply with such weights, as llama.cpp does.
   ggml_backend_buffer_type_t choose(const Machine& machine, const Options& o) const {
-    auto* list = reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(
-        ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(machine.device), "ggml_backend_dev_get_extra_bufts"));
+    auto* list = reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(ggml_backend_reg_get_proc_address(
+        ggml_backend_dev_backend_reg(machine.device), "ggml_backend_dev_get_extra_bufts"));
     if (list != nullptr)
       for (ggml_backend_buffer_type_t* kind = list(machine.device); *kind != nullptr; ++kind) {
         ggml_context* ctx = context(8);
@@ -212,7 +231,8 @@ struct Pool {
 // Inputs, and graphs over the layers of a pool: one over all layers for few tokens, one per layer else.
 class Case {
  public:
-  Case(Machine& machine, const Options& o, Pool& pool, long per_expert) : machine_(machine), pool_(pool), routing_(per_expert, o) {
+  Case(Machine& machine, const Options& o, Pool& pool, long per_expert)
+      : machine_(machine), pool_(pool), routing_(per_expert, o) {
     const long tokens = routing_.tokens();
     ggml_context* inputs = context(8);
     x_ = ggml_new_tensor_3d(inputs, GGML_TYPE_F32, o.hidden, 1, tokens);
@@ -229,11 +249,13 @@ class Case {
     const auto layers = static_cast<long>(pool.layers.size());
     graphs_.push_back(build(o, 0, 1));
     layers_of_graph_ = per_expert < 16 ? layers : 1;
-    if (layers_of_graph_ > 1) graphs_.push_back(build(o, 0, layers));
+    if (layers_of_graph_ > 1)
+      graphs_.push_back(build(o, 0, layers));
     else
       for (long l = 1; l < layers; ++l) graphs_.push_back(build(o, l, 1));
     for (Graph& graph : graphs_) {  // equal graphs share the memory of the first
-      if (&graph == &graphs_[0] || layers_of_graph_ > 1) memory_ = ggml_gallocr_new(ggml_backend_get_default_buffer_type(machine.backend));
+      if (&graph == &graphs_[0] || layers_of_graph_ > 1)
+        memory_ = ggml_gallocr_new(ggml_backend_get_default_buffer_type(machine.backend));
       if (!ggml_gallocr_alloc_graph(memory_, graph.graph)) fail("no memory for activations");
     }
     check(o);
@@ -276,7 +298,8 @@ class Case {
       ggml_tensor* rows = ggml_mul(ctx, ggml_mul_mat_id(ctx, m.down, ggml_swiglu_split(ctx, gate, up), ids_), weights_);
       g.out = nullptr;
       for (long k = 0; k < o.top_k; ++k) {
-        ggml_tensor* part = ggml_view_2d(ctx, rows, o.hidden, routing_.tokens(), rows->nb[2], static_cast<std::size_t>(k) * rows->nb[1]);
+        ggml_tensor* part = ggml_view_2d(ctx, rows, o.hidden, routing_.tokens(), rows->nb[2],
+                                         static_cast<std::size_t>(k) * rows->nb[1]);
         g.out = g.out == nullptr ? part : ggml_add(ctx, g.out, part);
       }
       if (o.top_k == 1) g.out = ggml_cont(ctx, g.out);
@@ -297,7 +320,8 @@ class Case {
 
   void run() {
     if (next_ == 0) set_window(), ++window_;
-    if (ggml_backend_graph_compute(machine_.backend, graphs_[next_].graph) != GGML_STATUS_SUCCESS) fail("the graph did not run");
+    if (ggml_backend_graph_compute(machine_.backend, graphs_[next_].graph) != GGML_STATUS_SUCCESS)
+      fail("the graph did not run");
     next_ = (next_ + 1) % graphs_.size();
   }
 
@@ -309,12 +333,15 @@ class Case {
     for (const long token : {0L, routing_.tokens() - 1}) {
       std::vector<float> found(hidden);
       std::vector<std::vector<double>> parts(static_cast<std::size_t>(o.top_k), std::vector<double>(hidden));
-      ggml_backend_tensor_get(graphs_[0].out, found.data(), static_cast<std::size_t>(token) * graphs_[0].out->nb[1], hidden * sizeof(float));
+      ggml_backend_tensor_get(graphs_[0].out, found.data(), static_cast<std::size_t>(token) * graphs_[0].out->nb[1],
+                              hidden * sizeof(float));
       const float* x = x_values_.data() + static_cast<std::size_t>(token) * hidden;
       in_parallel(o.threads, o.top_k, [&](long k) {
         std::vector<float> row(std::max(hidden, wide)), h(wide);
         const auto product = [&](long which, std::size_t r, std::size_t columns, const float* v) {
-          to_float(pool_.matrix(which, routing_.expert(token, k)).data() + r * ggml_row_size(pool_.type, static_cast<long>(columns)), row.data(), static_cast<long>(columns));
+          to_float(pool_.matrix(which, routing_.expert(token, k)).data() +
+                       r * ggml_row_size(pool_.type, static_cast<long>(columns)),
+                   row.data(), static_cast<long>(columns));
           double sum = 0;
           for (std::size_t c = 0; c < columns; ++c) sum += static_cast<double>(row[c]) * v[c];
           return sum;
@@ -323,7 +350,8 @@ class Case {
           const double gate = product(0, r, hidden, x), up = product(1, r, hidden, x);
           h[r] = static_cast<float>(gate / (1 + std::exp(-gate)) * up);
         }
-        for (std::size_t r = 0; r < hidden; ++r) parts[static_cast<std::size_t>(k)][r] = Routing::weight(token, k) * product(2, r, wide, h.data());
+        for (std::size_t r = 0; r < hidden; ++r)
+          parts[static_cast<std::size_t>(k)][r] = Routing::weight(token, k) * product(2, r, wide, h.data());
       });
       double wrong = 0, all = 0;
       for (std::size_t c = 0; c < hidden; ++c) {
@@ -333,7 +361,8 @@ class Case {
       }
       error_ = std::max(error_, std::sqrt(wrong / all));
       if (!(std::sqrt(wrong / all) <= kMostError))
-        fail(pool_.format + ", " + std::to_string(routing_.per_expert) + " tokens per expert: relative error " + std::to_string(std::sqrt(wrong / all)));
+        fail(pool_.format + ", " + std::to_string(routing_.per_expert) + " tokens per expert: relative error " +
+             std::to_string(std::sqrt(wrong / all)));
     }
   }
 
@@ -353,9 +382,11 @@ class Case {
 
 int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
-  ggml_log_set([](ggml_log_level level, const char* text, void*) {
-    if (level >= GGML_LOG_LEVEL_WARN && level != GGML_LOG_LEVEL_CONT) std::fputs(text, stderr);
-  }, nullptr);
+  ggml_log_set(
+      [](ggml_log_level level, const char* text, void*) {
+        if (level >= GGML_LOG_LEVEL_WARN && level != GGML_LOG_LEVEL_CONT) std::fputs(text, stderr);
+      },
+      nullptr);
   Machine machine(options.threads);
   long experts = 0;
   for (const long m : options.tokens) experts = std::max(experts, Routing(m, options).active());
@@ -365,18 +396,23 @@ int main(int argc, char** argv) {
   for (const std::string& format : options.formats) {
     pools.push_back(std::make_unique<Pool>(machine, options, format, experts));
     char text[160];
-    std::snprintf(text, sizeof text, "%s\"%s\": {\"gib\": %.2f, \"type\": \"%s\", \"buffer\": \"%s\"}", about.empty() ? "" : ", ",
-                  format.c_str(), pools.back()->bytes() / (1u << 30), ggml_type_name(pools.back()->type), pools.back()->buffer.c_str());
+    std::snprintf(text, sizeof text, "%s\"%s\": {\"gib\": %.2f, \"type\": \"%s\", \"buffer\": \"%s\"}",
+                  about.empty() ? "" : ", ", format.c_str(), pools.back()->bytes() / (1u << 30),
+                  ggml_type_name(pools.back()->type), pools.back()->buffer.c_str());
     about += text;
     for (const long m : options.tokens) cases.push_back(std::make_unique<Case>(machine, options, *pools.back(), m));
   }
   std::printf("{\"ready\": true, \"peer\": \"ggml\", \"weights\": {%s}}\n", about.c_str());
   std::fflush(stdout);
   std::string line;
-  for (long round = 0; options.step ? static_cast<bool>(std::getline(std::cin, line)) : round < options.rounds; ++round) {
+  for (long round = 0; options.step ? static_cast<bool>(std::getline(std::cin, line)) : round < options.rounds;
+       ++round) {
     for (auto& c : cases) {
-      std::printf("{\"peer\": \"ggml\", \"variant\": \"%s %s\", \"format\": \"%s\", \"tokens_per_expert\": %ld, \"error\": %.5f, \"round\": %ld, \"microseconds\": %.2f}\n",
-                  ggml_type_name(c->pool().type), c->pool().buffer.c_str(), c->pool().format.c_str(), c->per_expert(), c->error(), round, c->measure() * 1e6);
+      std::printf(
+          "{\"peer\": \"ggml\", \"variant\": \"%s %s\", \"format\": \"%s\", \"tokens_per_expert\": %ld, \"error\": "
+          "%.5f, \"round\": %ld, \"microseconds\": %.2f}\n",
+          ggml_type_name(c->pool().type), c->pool().buffer.c_str(), c->pool().format.c_str(), c->per_expert(),
+          c->error(), round, c->measure() * 1e6);
       std::fflush(stdout);
     }
     std::printf("{\"round\": %ld, \"done\": true}\n", round);

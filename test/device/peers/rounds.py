@@ -174,7 +174,8 @@ def table(records, models, baseline):
         if r["engine"] != baseline and r["peer"] not in peers:
             peers.append(r["peer"])
         times.setdefault(key, {}).setdefault((r["engine"], r.get("peer"), r.get("variant", "")), {})[r["round"]] = r["microseconds"]
-    lines = [f"{'model':<15} {'format':<9} {'tok/ex':>6} {baseline + ' us':>10}" + "".join(f" | {p + ' us':>12} {'ratio':>6}  {'setting':<16}" for p in peers)]
+    head = f"{'model':<15} {'format':<9} {'tok/ex':>6} {baseline + ' us':>10}"
+    lines = [head + "".join(f" | {p + ' us':>12} {'ratio':>6}  {'setting':<16}" for p in peers)]
     for model, form, tokens in sorted(order, key=lambda k: (models.index(k[0]), order.index(k))):
         own = next(iter(v for k, v in times[model, form, tokens].items() if k[0] == baseline))
         line = f"{model:<15} {form:<9} {tokens:>6} {statistics.median(own.values()):>10.0f}"
@@ -210,7 +211,9 @@ def main():
     options = parser.parse_args()
     options.kt_threads = options.kt_threads or f"{options.threads},{max(1, options.threads - 1)}"
     options.peer_formats = ",".join(dict.fromkeys(f.split("/")[0] for f in options.format.split(",")))
-    shapes = {"shape": tuple(int(n) for n in options.shape.split(","))} if options.shape else {m: SHAPES[m] for m in options.models.split(",")}
+    shapes = {m: SHAPES[m] for m in options.models.split(",")}
+    if options.shape:
+        shapes = {"shape": tuple(int(n) for n in options.shape.split(","))}
     out = pathlib.Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
     records, failures, start = [], [], time.monotonic()

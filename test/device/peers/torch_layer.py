@@ -161,7 +161,8 @@ def main():
             for case in forms:
                 error = case.check(pool)
                 common.accept("torch", form, case.routing.per_expert, error, getattr(make, "most_error", None))
-                fields = {"peer": "torch", "variant": name, "format": form, "tokens_per_expert": case.routing.per_expert, "error": error}
+                fields = {"peer": "torch", "variant": name, "format": form, "tokens_per_expert": case.routing.per_expert,
+                          "error": error}
                 cases.append((fields, lambda case=case, pool=pool: common.time_layers(lambda: case.run(pool))))
 
     def trial():
