@@ -24,7 +24,7 @@ ktc_edge(serve base exec text json)
 ktc_edge(models base formats safetensors json yaml)
 ktc_edge(placement base formats models json yaml)
 ktc_edge(dialect_kt base mlir)
-ktc_edge(compiler_weights base formats models tbb xxhash)
+ktc_edge(compiler_weights base formats safetensors models tbb xxhash)
 ktc_edge(compiler base formats models placement plan dialect_kt compiler_weights mlir xxhash)
 
 # the mains

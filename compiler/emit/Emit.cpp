@@ -133,6 +133,7 @@ Status emitPlan(mlir::ModuleOp module, const models::ModelDesc& model, const Emi
     for (WeightJob& job : file.jobs) {
       total += job.bytes;
       job.clip_search = options.clip_search;
+      if (options.moments) KTC_RETURN_IF_ERROR(options.moments->apply(job));
     }
   std::vector<WeightQuality> quality;
   for (const FileJobs& file : built.files) {

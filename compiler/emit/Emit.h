@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "compiler/emit/PlanBuilder.h"
+#include "compiler/weights/moments.h"
 
 namespace ktc::compiler {
 
@@ -32,6 +33,7 @@ struct EmitOptions {
   std::function<void(std::uint64_t done, std::uint64_t total)> progress;  // bytes of weights
   std::function<bool()> cancelled;
   bool clip_search = true;                                                // false: plain rounding
+  const Moments* moments = nullptr;                                       // weigh the search's errors; null: all alike
   std::optional<double> max_error;                                        // of one matrix; above it the compile fails
 };
 

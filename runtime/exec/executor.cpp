@@ -7,6 +7,7 @@
 #include <string>
 
 #include "runtime/exec/cpu_count.h"
+#include "runtime/exec/record_moments.h"
 #include "runtime/exec/resolve.h"
 #include "runtime/exec/step_request.h"
 #include "runtime/weights/host_memory.h"
@@ -150,6 +151,7 @@ Expected<std::unique_ptr<Executor>> CpuExecutor::create(std::shared_ptr<const pl
   KTC_ASSIGN_OR_RETURN(executor->programs_,
                        resolve(executor->plan_->plan, *executor->weights_, executor->kernels_, executor->memory_));
   executor->bounds_ = entry_bounds(executor->plan_->plan);
+  if (options.moments != nullptr) KTC_RETURN_IF_ERROR(check_recordable(executor->programs_));
   std::size_t experts = 0;
   for (const Program& program : executor->programs_)
     for (const Step& step : program.steps)
@@ -213,6 +215,13 @@ void CpuExecutor::run_steps(const Program& program) const {
   const auto run_one = [this](const Step& step) {
     std::visit([this](const auto& s) { run_step(s, state_); }, step);
   };
+  if (options_.moments != nullptr) {
+    for (std::size_t i = 0; i < program.steps.size(); ++i) {
+      run_one(program.steps[i]);
+      record_moments(plan_->plan, program, i, state_, *options_.moments);
+    }
+    return;
+  }
   const StepObserver& observer = options_.observer;
   if (observer.report == nullptr) {
     for (const Step& step : program.steps) run_one(step);

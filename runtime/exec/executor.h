@@ -13,6 +13,7 @@
 
 #include "runtime/base/cpu_features.h"
 #include "runtime/base/status.h"
+#include "runtime/exec/moments.h"
 #include "runtime/plan/plan.h"
 #include "runtime/weights/weight_store.h"
 
@@ -32,6 +33,9 @@ struct ExecutorOptions {
   bool populate = false;                 // read all weights at open
   weights::Progress progress;
   StepObserver observer;
+  // Not null: run() adds the operands of every product, on the calling thread. For plans whose weights are all in rows (f32,
+  // bf16); others are an error of open(). Must outlive the executor.
+  Moments* moments = nullptr;
   // [model.layers][model.experts] or empty: run() adds the number of tokens routed to each expert. Must outlive the executor.
   std::span<std::uint64_t> expert_counts;
 };

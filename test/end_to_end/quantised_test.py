@@ -18,6 +18,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from end_to_end import Setting, ktc_run, main  # noqa: E402
+from safetensors_file import read_tensors  # noqa: E402
 
 POLICIES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "placement", "policies")
 EXPERTS = """version: 1
@@ -160,6 +161,52 @@ class Quantised(unittest.TestCase):
         text = ktc("--policy", policy, "--target", target, "--stop-after", "tiled", "--no-tile").stdout
         self.assertIn("#kt.tile<x = 64, h = 64>", text)
         self.assertNotIn("rows = 13>", text)
+
+    def test_second_moments_are_those_of_the_operands_and_weigh_errors(self):
+        ids = Setting.reference("reference.safetensors") + ":input_ids"
+        done = ktc_run("--perplexity", ids, "--record-moments", self.path("m.safetensors"))  # the plan in exact mode
+        self.assertEqual(done.returncode, 0, done.stderr)
+        # the first product's operand, computed from the checkpoint: norm(embedding); the last id of a row is not run
+        rows = read_tensors(Setting.reference("reference.safetensors"), ("input_ids",))["input_ids"]
+        seen = [int(i) for r in range(rows.shape[0]) for i in list(rows.row(r))[:-1]]
+        values = [struct.unpack("<f", struct.pack("<I", bits << 16))[0] for bits in range(65536)]
+        tensors = {}
+        for shard in glob.glob(os.path.join(Setting.model, "*.safetensors")):
+            with open(shard, "rb") as f:
+                data = f.read()
+            size = struct.unpack("<Q", data[:8])[0]
+            for key, tensor in json.loads(data[8:8 + size]).items():
+                if key in ("model.embed_tokens.weight", "model.layers.0.input_layernorm.weight"):
+                    begin, end = (8 + size + at for at in tensor["data_offsets"])
+                    tensors[key] = [values[b] for b in array.array("H", data[begin:end])]
+        with open(os.path.join(Setting.model, "config.json"), encoding="utf-8") as f:
+            eps = json.load(f)["rms_norm_eps"]
+        norm, embedding = tensors["model.layers.0.input_layernorm.weight"], tensors["model.embed_tokens.weight"]
+        hidden = len(norm)
+        expected = [0.0] * hidden
+        for i in seen:
+            x = embedding[i * hidden:(i + 1) * hidden]
+            factor = 1 / (sum(v * v for v in x) / hidden + eps)
+            for c in range(hidden):
+                expected[c] += x[c] * x[c] * factor * norm[c] * norm[c] / len(seen)
+        found = read_tensors(self.path("m.safetensors"), ("model.layers.0.self_attn.q.k.v",))["model.layers.0.self_attn.q.k.v"]
+        self.assertEqual(list(found.shape), [hidden])
+        for a, b in zip(found.values, expected):
+            self.assertAlmostEqual(a, b, delta=1e-5 * b + 1e-12)
+
+        policy = self.policy("int4")
+        ktc("--policy", policy, "-o", self.path("alike.ktp"))
+        ktc("--policy", policy, "-o", self.path("weighed.ktp"), "--moments", self.path("m.safetensors"))
+        ktc("--policy", policy, "-o", self.path("plain.ktp"), "--no-clip-search")
+        for a, w, p in zip(self.quality("alike.ktp"), self.quality("weighed.ktp"), self.quality("plain.ktp")):
+            self.assertGreater(w["error"], a["error"], "the report's error is not weighed")
+            self.assertLess(w["error"], p["error"] * 1.1)
+        done = ktc_run("--perplexity", ids, "--record-moments", self.path("x.safetensors"), plan=self.path("alike.ktp"))
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"rounds its left operands: found weights with scales, expected f32 or bf16; compile with")
+        done = run_ktc("--policy", policy, "-o", self.path("x.ktp"), "--moments", Setting.reference("reference.safetensors"))
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"second moments: found .*, expected F32 of 1 dimension; record them with ktc-run")
 
     def perplexity(self, plan):
         done = ktc_run("--perplexity", Setting.reference("reference.safetensors") + ":eval_ids", "--json", plan=self.path(plan))

@@ -66,6 +66,11 @@ Status emit(const CompileCommand& command, const CompileFacts& facts) {
     return report_json(facts, quality);
   };
   options.clip_search = command.clip_search;
+  std::optional<compiler::Moments> moments;
+  if (command.moments) {
+    KTC_ASSIGN_OR_RETURN(moments, compiler::Moments::read(*command.moments));
+    options.moments = &*moments;
+  }
   options.max_error = command.max_error;
   std::uint64_t bytes = 0;
   options.progress = [&](std::uint64_t done, std::uint64_t total) {

@@ -31,6 +31,7 @@ Expected<std::optional<CompileCommand>> parse_compile_options(int argc, char** a
   compile->add_option("--families", command.families, "folder of model family declarations; default: beside the program");
   compile->add_option("--threads", command.threads, "threads that pack weights; default: all")->check(CLI::Range(1, 4096));
   compile->add_flag("!--no-clip-search", command.clip_search, "int8 and int4: round to amax / 127 and amax / 7, without a search");
+  compile->add_option("--moments", command.moments, "int8 and int4: weigh rounding errors with what ktc-run --record-moments wrote");
   compile->add_flag("!--no-tile", command.tile, "choose no tile kernels (AMX) for the target");
   compile->add_option("--max-error", command.max_error, "fail when rounding changes a matrix by more: ||w - wq|| / ||w||, for example 0.1")
       ->check(CLI::PositiveNumber);
@@ -47,6 +48,8 @@ Expected<std::optional<CompileCommand>> parse_compile_options(int argc, char** a
     if (!command.stop_after) return bad_flag("--stop-after", "'" + stop + "'", "one of " + compiler::listPhases());
     if (command.dry_run) return bad_flag("--dry-run", "--stop-after beside it", "one of the two");
   }
+  if (command.moments && !command.clip_search)
+    return bad_flag("--moments", "--no-clip-search beside it", "one of the two", "plain rounding weighs nothing");
   if (!command.output && !command.dry_run && !command.stop_after)
     return bad_flag("-o", "nothing", "the plan folder to write", "add -o NAME.ktp, or --dry-run to see what would happen");
   return std::optional<CompileCommand>(std::move(command));

@@ -21,6 +21,7 @@ struct CompileCommand {
   std::optional<std::filesystem::path> families;     // absent: beside the program
   int threads = 0;
   bool clip_search = true;
+  std::optional<std::filesystem::path> moments;      // written by ktc-run --record-moments
   bool tile = true;
   std::optional<double> max_error;                   // relative, of one matrix
 };

@@ -149,6 +149,13 @@ constexpr Flag kFlags[] = {
        o.window = window;
        return Status();
      }},
+    {"--record-moments", "OUT.safetensors", kPerplexity, nullptr,
+     "write the mean squares of what every product multiplies by, for\n"
+     "ktc compile --moments; the plan's weights must be f32 or bf16",
+     [](Options& o, std::string_view, const std::string& v) {
+       o.record_moments = v;
+       return Status();
+     }},
     {"--ids", "FILE.safetensors:TENSOR", kLogits, nullptr, "int32 rows of ids for --logits",
      [](Options& o, std::string_view f, const std::string& v) { return read_tensor_path(f, v, o.ids); }},
     {"--repeat", "N", kBench, nullptr, "runs of --bench (3)",

@@ -47,6 +47,7 @@ struct Options {
 
   std::optional<std::filesystem::path> perplexity_text;
   std::optional<TensorPath> perplexity_ids;
+  std::optional<std::filesystem::path> record_moments;  // OUT.safetensors
   std::optional<std::uint32_t> window;  // predictions per window of text
   std::optional<std::filesystem::path> logits;
   std::optional<TensorPath> ids;

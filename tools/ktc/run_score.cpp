@@ -76,13 +76,29 @@ exec::Throughput prefill(std::uint64_t tokens, Clock::time_point start) {
   return result;
 }
 
+Status write_moments(const std::filesystem::path& file, const exec::Moments& moments) {
+  std::vector<std::vector<float>> means;
+  std::vector<safetensors::OutputTensor> tensors;
+  means.reserve(moments.weights.size());  // tensors point into it
+  for (const auto& [name, sum] : moments.weights) {
+    std::vector<float>& mean = means.emplace_back();
+    for (const double square : sum.squares)
+      mean.push_back(static_cast<float>(square / static_cast<double>(std::max<std::uint64_t>(1, sum.rows))));
+    tensors.push_back({.name = name, .dtype = "F32", .shape = {mean.size()}, .data = std::as_bytes(std::span(mean))});
+  }
+  KTC_RETURN_IF_ERROR(safetensors::write_file(file, tensors));
+  note(fmt::format("wrote {}: second moments of the left operands of {} weights", file.string(), tensors.size()));
+  return {};
+}
+
 }  // namespace
 
 Status run_perplexity(const Options& options) {
   KTC_ASSIGN_OR_RETURN(Session session, open_plan(options));
   KTC_ASSIGN_OR_RETURN(const Windows windows,
                        options.perplexity_ids ? id_windows(options, session) : text_windows(options, session));
-  KTC_RETURN_IF_ERROR(open_executor(options, session));
+  exec::Moments moments;
+  KTC_RETURN_IF_ERROR(open_executor(options, session, options.record_moments ? &moments : nullptr));
   const auto start = Clock::now();
   exec::Likelihood sum;
   Ticker ticker;
@@ -93,6 +109,7 @@ Status run_perplexity(const Options& options) {
   }
   const Statistics statistics = session.statistics(prefill(sum.tokens, start));
   note(to_text(statistics));
+  if (options.record_moments) KTC_RETURN_IF_ERROR(write_moments(*options.record_moments, moments));
   if (!options.json) {
     return write_out(fmt::format("perplexity {:.6f} over {} tokens in {} windows\n", sum.perplexity(), sum.tokens,
                                  windows.ranges.size()));

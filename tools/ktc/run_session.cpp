@@ -34,12 +34,13 @@ Status longer_than_cache(std::string place, std::string found, std::uint64_t mos
                      .remedy = "shorten it, or compile with a larger kv_cache.tokens in the policy"});
 }
 
-Status open_executor(const Options& options, Session& session) {
+Status open_executor(const Options& options, Session& session, exec::Moments* moments) {
   const auto start = std::chrono::steady_clock::now();
   Progress progress("loading weights");
   exec::ExecutorOptions settings;
   settings.threads = options.threads;
   settings.isa = options.isa;
+  settings.moments = moments;
   // Weights that fit in memory are read now, with progress, so that the first tokens do not wait for the disk; larger ones
   // are read as they are used.
   std::uint64_t bytes = 0;

@@ -36,6 +36,7 @@ Expected<Session> open_plan(const Options& options);
 Status longer_than_cache(std::string place, std::string found, std::uint64_t most);
 
 // Adds the executor; says on standard error what was loaded.
-Status open_executor(const Options& options, Session& session);
+// `moments`: as in exec::ExecutorOptions.
+Status open_executor(const Options& options, Session& session, exec::Moments* moments = nullptr);
 
 }  // namespace ktc::run
