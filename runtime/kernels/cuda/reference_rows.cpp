@@ -30,7 +30,7 @@ void reference::decode_row(const Weight& w, const std::byte* matrix, std::size_t
 int rope_table_reference(const RopeTableArgs& a, void*) {
   for (std::size_t t = 0; t < a.tokens; ++t)
     for (std::size_t i = 0; i < a.half; ++i) {
-      const double angle = a.positions[t] * a.inv_freq[i];
+      const double angle = a.positions[t] * double{a.inv_freq[i]};
       a.cos[t * a.half + i] = static_cast<float>(std::cos(angle) * a.factor);
       a.sin[t * a.half + i] = static_cast<float>(std::sin(angle) * a.factor);
     }

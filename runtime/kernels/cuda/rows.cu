@@ -11,7 +11,7 @@ __global__ void rope_table_kernel(RopeTableArgs a) {
   const unsigned i = blockIdx.x * blockDim.x + threadIdx.x, t = blockIdx.y;
   if (i >= a.half) return;
   double sin, cos;
-  sincos(a.positions[t] * a.inv_freq[i], &sin, &cos);
+  sincos(a.positions[t] * double{a.inv_freq[i]}, &sin, &cos);
   a.cos[std::size_t{t} * a.half + i] = static_cast<float>(cos * a.factor);
   a.sin[std::size_t{t} * a.half + i] = static_cast<float>(sin * a.factor);
 }
