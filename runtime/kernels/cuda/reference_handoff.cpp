@@ -37,6 +37,13 @@ int await_reference(const AwaitArgs& a, void*) {
   const std::size_t values = cell_values(a.format), per_panel = cells_per_panel(a.format), panels = cell_panels(columns);
   bool poisoned = false;
   const auto poison = [&] { return __atomic_load_n(&a.words->poison, __ATOMIC_RELAXED) != 0; };
+  // first the word that says that the result is near, where the host uses it
+  while (live != 0 && !nothing && !poisoned) {
+    const std::uint32_t near = __atomic_load_n(&a.words->near_epoch, __ATOMIC_ACQUIRE);
+    if (near == 0 || (near == epoch && __atomic_load_n(&a.words->near_layer, __ATOMIC_RELAXED) >= a.layer)) break;
+    std::this_thread::yield();
+    poisoned = poison();
+  }
   for (std::size_t t = 0; t < a.rows; ++t) {
     float* out = row_of(a.out, t);
     if (t >= live || nothing || poisoned) {
