@@ -1,11 +1,14 @@
 // The step executor: runs one entry of a plan for a batch of sequences. It decides nothing: entry, order, buffers, formats
-// and packings come from the plan; the kernel rows follow from them and the ISA level.
+// and packings come from the plan; the kernel rows follow from them and the ISA level. There are two kinds: one for plans of the CPU
+// alone, one for plans with GPUs (hybrid_executor.h).
 //
 // Threading: one thread calls run(); inside, work is cut into ranges over a oneTBB arena of `threads` workers. Results do not
 // depend on the number of workers nor on the other sequences in the step.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -14,10 +17,20 @@
 #include "runtime/base/cpu_features.h"
 #include "runtime/base/status.h"
 #include "runtime/exec/moments.h"
+#include "runtime/exec/trace.h"
 #include "runtime/plan/plan.h"
 #include "runtime/weights/weight_store.h"
 
+namespace ktc::device {
+class Device;
+}
+
 namespace ktc::exec {
+
+// How a GPU and the CPU hand a layer over (runtime/formats/handoff.h). automatic: doorbell, or hostnode where the system refuses
+// mapped memory.
+enum class HandoffKind : std::uint8_t { automatic, doorbell, hostnode };
+std::string_view to_string(HandoffKind kind);
 
 // Told about each step that ran, by the thread that called run(). No clock is read without one.
 struct StepObserver {
@@ -38,6 +51,22 @@ struct ExecutorOptions {
   Moments* moments = nullptr;
   // [model.layers][model.experts] or empty: run() adds the number of tokens routed to each expert. Must outlive the executor.
   std::span<std::uint64_t> expert_counts;
+  Tracer tracer;
+
+  // What follows is for plans with GPUs.
+  bool emulate_gpu = false;              // host-emulated devices: slow, and for tests
+  std::uint64_t emulated_memory = 0;     // bytes of each; 0: what the plan needs
+  bool graphs = true;                    // false: steps of decode entries are launched one by one
+  HandoffKind handoff = HandoffKind::automatic;
+  // A step whose hand-off makes no progress for as long is given up: run() returns a Status.
+  std::chrono::milliseconds watchdog{2000};
+  // Called once, from another thread, when run() cannot return even so (a worker or a driver call hangs): the process can only end.
+  void (*wedged)(void* context) = nullptr;
+  void* wedged_context = nullptr;
+  void (*note)(void* context, std::string_view line) = nullptr;  // one line for people: a fallback was taken
+  void* note_context = nullptr;
+  // Opens a GPU of the plan; `memory`: what the plan needs there. Empty: a CUDA device, or as emulate_gpu says. For tests.
+  std::function<Expected<std::unique_ptr<device::Device>>(const planfb::DeviceT& device, std::uint64_t memory)> open_device;
 };
 
 // One sequence's part of a step: `ids` follow the `position` tokens that are already in its pages.
@@ -73,7 +102,8 @@ class Executor {
 
   // decode[B] with the smallest bucket when every sequence brings one id and wants its logits, else the smallest extend[N].
   // Errors: ids outside the vocabulary, more tokens, rows or sequences than the largest entry takes, pages too short or
-  // outside the pool, a position beyond tokens_per_sequence.
+  // outside the pool, a position beyond tokens_per_sequence. `unavailable`: a GPU is lost or the hand-off stalled; the executor
+  // answers every further step with the same and can only be destroyed.
   virtual Expected<StepResult> run(std::span<const StepSequence> sequences) = 0;
 
   virtual StepLimits extend_limits() const = 0;   // of the largest extend entry
@@ -84,6 +114,9 @@ class Executor {
   virtual const plan::OpenPlan& plan() const = 0;
   virtual int threads() const = 0;
   virtual IsaLevel isa() const = 0;
+  virtual Busy busy() const { return {}; }
+  // How layers are handed over; meaningless for plans without a hand-off.
+  virtual HandoffKind handoff() const { return HandoffKind::automatic; }
 };
 
 }  // namespace ktc::exec

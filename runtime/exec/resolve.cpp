@@ -148,6 +148,7 @@ class StepResolver : public StepReader {
     s.rotate = kernels_.rope;
     s.store = kernels_.store(kv_format(op.cache));
     s.attend = kernels_.attend(kv_format(op.cache));
+    s.join = kernels_.attend_join;
     return Step(s);
   }
 
@@ -181,6 +182,7 @@ class StepResolver : public StepReader {
     s.rotate = kernels_.rope;
     s.store = kernels_.store(kv_format(op.cache));
     s.attend = kernels_.attend(kv_format(op.cache));
+    s.join = kernels_.attend_join;
     return Step(s);
   }
 
@@ -318,17 +320,12 @@ Status check_step(const planfb::PlanT& plan, const planfb::StepT& step) {
 
 }  // namespace
 
-Status check_runnable(const planfb::PlanT& plan) {
-  const std::string compile = "compile the model for the CPU alone";
-  for (const auto& device : plan.devices)
-    if (device->kind != planfb::DeviceKind::cpu)
-      return make_error(StatusCode::unsupported, {"device " + device->name, "the plan needs a device that is not here",
-                                                  device->name, "cpu alone", compile});
-  if (plan.devices.size() != 1)
-    return make_error(StatusCode::unsupported, {"devices", "more than one CPU", std::to_string(plan.devices.size()), "1", compile});
+// What the CPU does of a plan: its weights, the caches' common pool of pages, its steps.
+static Status check_parts(const planfb::PlanT& plan) {
   for (const auto& weight : plan.weights) {
+    if (plan.devices[weight->device]->kind != planfb::DeviceKind::cpu) continue;
     const Format format = static_cast<Format>(weight->format);
-    if (!takes_packing(format, static_cast<Packing>(weight->packing)))
+    if (!takes_packing(format, static_cast<Packing>(weight->packing)) || static_cast<Packing>(weight->packing) == Packing::gpu_rows)
       return make_error(StatusCode::unsupported,
                         {"weight " + weight->name, "no CPU kernel reads it",
                          format_name(weight->format) + " " + std::string(to_string(static_cast<Packing>(weight->packing))),
@@ -352,12 +349,38 @@ Status check_runnable(const planfb::PlanT& plan) {
   for (const auto& entry : plan.entries) {
     if (entry->kind == EntryKind::sample) continue;
     runs = true;
-    for (const auto& step : entry->steps) KTC_RETURN_IF_ERROR(check_step(plan, *step));
+    for (const auto& step : entry->steps)
+      if (plan.devices[step->device]->kind == planfb::DeviceKind::cpu) KTC_RETURN_IF_ERROR(check_step(plan, *step));
   }
   if (!runs)
     return make_error(StatusCode::unsupported, {"entries", "the plan has nothing to run", "no entry of kind extend or decode",
                                                 "at least one", "compile the model again"});
   return {};
+}
+
+Status check_runnable(const planfb::PlanT& plan) {
+  const std::string compile = "compile the model for the CPU alone";
+  for (const auto& device : plan.devices)
+    if (device->kind != planfb::DeviceKind::cpu)
+      return make_error(StatusCode::unsupported, {"device " + device->name, "the plan needs a device that is not here",
+                                                  device->name, "cpu alone", compile});
+  if (plan.devices.size() != 1)
+    return make_error(StatusCode::unsupported, {"devices", "more than one CPU", std::to_string(plan.devices.size()), "1", compile});
+  return check_parts(plan);
+}
+
+Status check_hybrid(const planfb::PlanT& plan) {
+  std::size_t cpus = 0;
+  for (const auto& device : plan.devices) cpus += device->kind == planfb::DeviceKind::cpu;
+  if (cpus != 1 || plan.devices[0]->kind != planfb::DeviceKind::cpu)
+    return make_error(StatusCode::unsupported, {"devices", "a plan has one CPU, and first", std::to_string(cpus) + " of them", "1",
+                                                "compile the model again"});
+  return check_parts(plan);
+}
+
+Expected<Step> resolve_step(const planfb::PlanT& plan, const planfb::EntryT& entry, const planfb::StepT& step,
+                            const weights::WeightStore& weights, const kernels::KernelSet& kernels, const Memory& memory) {
+  return StepResolver(plan, entry, step, weights, kernels, memory).resolve();
 }
 
 Expected<std::vector<Program>> resolve(const planfb::PlanT& plan, const weights::WeightStore& weights,
@@ -382,7 +405,7 @@ Expected<std::vector<Program>> resolve(const planfb::PlanT& plan, const weights:
                           buffer->columns};
     }
     for (const auto& step : entry.steps) {
-      KTC_ASSIGN_OR_RETURN(Step native, StepResolver(plan, entry, *step, weights, kernels, memory).resolve());
+      KTC_ASSIGN_OR_RETURN(Step native, resolve_step(plan, entry, *step, weights, kernels, memory));
       program.steps.push_back(native);
       program.names.push_back(step->name);
     }

@@ -20,8 +20,14 @@ struct Memory {
   std::span<std::uint64_t> expert_counts;
 };
 
-// Devices, step kinds, formats and packings alone, before anything is allocated.
+// Devices, step kinds, formats and packings alone, before anything is allocated. A plan for the CPU alone.
 Status check_runnable(const planfb::PlanT& plan);
+// The same for what the CPU does of a plan with GPUs.
+Status check_hybrid(const planfb::PlanT& plan);
+
+// One step of the CPU. As below.
+Expected<Step> resolve_step(const planfb::PlanT& plan, const planfb::EntryT& entry, const planfb::StepT& step,
+                            const weights::WeightStore& weights, const kernels::KernelSet& kernels, const Memory& memory);
 
 // One Program per decode and extend entry, ascending by tokens. The plan was verified and passed check_runnable.
 Expected<std::vector<Program>> resolve(const planfb::PlanT& plan, const weights::WeightStore& weights,

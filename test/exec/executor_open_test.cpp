@@ -2,6 +2,7 @@
 #include <functional>
 #include <fstream>
 
+#include "runtime/device/device.h"
 #include "runtime/kernels/cpu/kernels.h"
 #include "test/exec/executor_fixture.h"
 
@@ -30,17 +31,22 @@ constexpr const char* kOtherPolicy = "; compile the model for this version of kt
 
 TEST_F(ExecutorOpen, UnchangedPlanOpens) { EXPECT_TRUE(open_changed([](planfb::PlanT&) {}).ok()); }
 
-TEST_F(ExecutorOpen, RefusesOtherDevices) {
-  const Status cuda = open_changed([](planfb::PlanT& plan) {
-    auto device = std::make_unique<planfb::DeviceT>();
-    device->name = "cuda:0";
-    device->kind = planfb::DeviceKind::cuda;
-    plan.devices.push_back(std::move(device));
-  });
-  EXPECT_EQ(cuda.code(), StatusCode::unsupported);
-  EXPECT_EQ(cuda.message(),
-            "device cuda:0: the plan needs a device that is not here: found cuda:0, expected cpu alone; compile the model for "
-            "the CPU alone");
+TEST_F(ExecutorOpen, SaysWhichDeviceDoesNotOpen) {
+  const auto add = [](const char* name, planfb::DeviceKind kind) {
+    return [name, kind](planfb::PlanT& plan) {
+      auto device = std::make_unique<planfb::DeviceT>();
+      device->name = name;
+      device->kind = kind;
+      plan.devices.push_back(std::move(device));
+    };
+  };
+  exec::ExecutorOptions options;
+  options.open_device = [](const planfb::DeviceT&, std::uint64_t) -> Expected<std::unique_ptr<device::Device>> {
+    return make_error(StatusCode::unsupported, {.place = "driver", .what = "not here"});
+  };
+  EXPECT_EQ(open_changed(add("cuda:0", planfb::DeviceKind::cuda), options).message(), "device cuda:0: driver: not here");
+  EXPECT_EQ(open_changed(add("cpu:1", planfb::DeviceKind::cpu)).message(),
+            "devices: more than one CPU: found 2, expected 1; compile the model for the CPU alone");
 }
 
 TEST_F(ExecutorOpen, RefusesStepsByName) {

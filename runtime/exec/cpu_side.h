@@ -1,0 +1,55 @@
+// What every executor has of the CPU: kernels of the ISA level, workers, arena, caches, and what a step tells its ops.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "runtime/exec/attend_memory.h"
+#include "runtime/exec/entry_program.h"
+#include "runtime/exec/executor.h"
+#include "runtime/exec/resolve.h"
+#include "runtime/weights/host_memory.h"
+
+namespace ktc::exec {
+
+inline constexpr const char* kSmallerPlan =
+    "compile with a smaller kv_cache.tokens, kv_cache.sequences or batch.chunk, or free some memory";
+
+// Inputs of an entry in the CPU's arena.
+struct CpuInputs {
+  const std::vector<Ids>*ids, *positions, *output_rows, *deferred;
+};
+
+class CpuSide {
+ public:
+  // Checks the options, then allocates what the plan has on the CPU. `more`: bytes that the caller will touch as well.
+  Status open(const planfb::PlanT& plan, const ExecutorOptions& options, std::uint64_t more = 0);
+  // Workers, and scratch memory for the kernels of `weights`; the steps are those that will run.
+  Status start(const planfb::PlanT& plan, const weights::WeightStore& weights, const std::vector<const std::vector<Step>*>& steps,
+               int threads);
+
+  // Before the steps: writes the inputs, counts tokens and rows, orders tokens by their cost. No sequences: no tokens.
+  void fill(const planfb::PlanT& plan, std::span<const StepSequence> sequences, const CpuInputs& inputs);
+  void fill_ropes();
+  void run(const Step& step) const {
+    std::visit([this](const auto& s) { run_step(s, state); }, step);
+  }
+
+  weights::HostBlock arena;
+  Memory memory;  // with what resolve() needs
+  kernels::KernelSet kernels = {};
+  std::unique_ptr<Workers> workers;
+  StepState state;
+
+ private:
+  Status allocate(const planfb::PlanT& plan, std::uint64_t more);
+  Status allocate_tile_scratch(const planfb::PlanT& plan, const weights::WeightStore& weights);
+
+  std::vector<weights::HostBlock> caches_;
+  weights::HostBlock rope_values_, tile_scratch_;
+  std::vector<Token> tokens_;
+  AttendMemory attend_;
+  std::vector<std::uint32_t> busy_experts_;
+};
+
+}  // namespace ktc::exec

@@ -1,0 +1,95 @@
+// A plan's entries as the hybrid executor runs them: steps of all devices in the plan's order, resolved once at open.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/device/device.h"
+#include "runtime/exec/entry_program.h"
+#include "runtime/exec/step_request.h"
+#include "runtime/formats/step_block.h"
+
+namespace ktc::exec {
+
+// Rows that a device computes: the entry's bounds in decode (one graph serves every batch), those of the step in extend.
+struct Counts {
+  std::uint32_t tokens = 0, rows = 0, sequences = 0;
+};
+
+// One kernel of a step: fills in the counts and launches. Without rows it does nothing.
+using Launch = std::function<Status(device::Stream&, const Counts&)>;
+
+// One value that changes sides: rows of 4-byte elements.
+struct CopyRows {
+  std::byte* device = nullptr;
+  std::byte* host = nullptr;
+  std::uint64_t device_stride = 0, host_stride = 0, row_bytes = 0;  // bytes
+  bool whole = false;    // of equal strides, and what lies between the rows is padding: one copy for all rows
+  bool of_rows = false;  // counts rows, not tokens
+  Status run(device::Stream& stream, bool to_host, const Counts& counts) const;
+};
+
+// A value between two devices goes by the host.
+struct CopyStep {
+  std::uint32_t from_gpu = plan::kNone, to_gpu = plan::kNone;  // indices of gpus; kNone: the CPU
+  std::vector<CopyRows> up;    // from_gpu to the host
+  std::vector<CopyRows> down;  // from the host to to_gpu
+};
+
+struct RecordArea;
+
+// The CPU's side of a publish step: what it unpacks the record to. `staged`: where copies put the same, for the slow hand-off.
+struct RecordStep {
+  RecordArea* area = nullptr;
+  std::uint32_t gpu = 0;
+  Matrix x, weights, staged_x, staged_weights;
+  Ids ids, staged_ids;
+  bool skip_empty = false;             // of its await
+};
+struct AwaitStep {
+  Matrix result, staged;
+};
+
+struct HybridStep {
+  planfb::StepKind kind = planfb::StepKind::compute;
+  std::uint32_t step = 0;              // index in the entry's steps; kNone: made by the executor (rope tables)
+  std::uint32_t gpu = plan::kNone;     // index of gpus; kNone: the CPU
+  std::uint32_t graph = plan::kNone;   // index in the entry's graphs
+  std::string name;
+  std::vector<Launch> launches;        // launch, publish, await
+  std::uint32_t at = 0;                // compute: in cpu_steps; copy: in copies; publish, await: the record
+  // compute: every value of this step comes from record `at_record` and serves its await alone: nothing to do when the record
+  // has no pairs for the CPU and the await does not wait then.
+  std::uint32_t skipped_with = plan::kNone;
+};
+
+// Ids of a router on a device, copied to the host for the counts of activations.
+struct CountedIds {
+  std::uint64_t* counts = nullptr;       // of the layer
+  const std::int32_t* slots = nullptr;   // host; null: every expert is the op's
+  std::uint32_t experts = 0, top_k = 0;
+  CopyRows copy;
+};
+
+struct HybridProgram {
+  EntryBounds bounds;
+  std::string name;
+  StepBlockLayout block;
+  std::vector<HybridStep> steps;
+  std::vector<Step> cpu_steps;
+  std::vector<CopyStep> copies;
+  std::vector<RecordStep> records;     // by number
+  std::vector<AwaitStep> awaits;       // by number of their record
+  std::vector<CountedIds> counted;
+  std::vector<Ids> ids, positions, output_rows, deferred;  // inputs on the CPU
+  Matrix logits;                       // on the host
+  std::uint32_t logits_gpu = plan::kNone;  // the device that they are copied from; kNone: computed on the CPU
+  CopyRows logits_copy;
+  std::vector<std::unique_ptr<device::Graph>> graphs;  // by number; null: not captured, its steps are launched one by one
+
+  Counts bound_counts() const { return {bounds.max_tokens, bounds.max_rows, bounds.max_sequences}; }
+};
+
+}  // namespace ktc::exec

@@ -1,0 +1,304 @@
+// Steps of a GPU, from the plan's numbers to the arguments of kernels.
+#include "runtime/exec/hybrid_resolve.h"
+#include "runtime/exec/kv_layout.h"
+#include "runtime/exec/step_reader.h"
+#include "runtime/formats/gpu_workspace.h"
+
+namespace ktc::exec {
+
+using planfb::BufferRole;
+using planfb::Op;
+
+namespace {
+
+constexpr std::size_t kMostSummands = std::size(gpu::AddArgs{}.in);
+
+// A part of a step's scratch memory.
+gpu::Scratch part(const gpu::Scratch& scratch, std::uint64_t offset, std::uint64_t bytes) { return {scratch.data + offset, bytes}; }
+
+gpu::Matrix values(const gpu::Scratch& scratch, std::uint64_t offset, std::uint64_t columns) {
+  return {reinterpret_cast<float*>(scratch.data + offset), columns, static_cast<std::uint32_t>(columns)};
+}
+
+Status gqa(const GpuStepReader& r, const planfb::GqaOpT& op, std::vector<Launch>& launches) {
+  const GpuGqaWorkspace space = gpu_gqa_workspace(r.entry_.max_tokens, op.heads, op.kv_heads, op.head_dim);
+  gpu::GqaAppendArgs append = {};
+  append.q = r.in(0);
+  append.k = r.in(1);
+  append.v = r.in(2);
+  append.q_norm = r.vector(op.w_q_norm);
+  append.k_norm = r.vector(op.w_k_norm);
+  append.norm_eps = op.norm_eps;
+  append.rope = r.rope(op.rope);
+  append.cache = r.cache(op.cache, op.cache_layer);
+  append.batch = r.batch();
+  append.heads = op.heads;
+  append.kv_heads = op.kv_heads;
+  append.head_dim = op.head_dim;
+  append.query = values(r.scratch(), 0, std::uint64_t{op.heads} * op.head_dim);
+  gpu::GqaAttendArgs attend = {};
+  attend.query = append.query;
+  attend.out = r.out(0);
+  attend.cache = append.cache;
+  attend.batch = append.batch;
+  attend.heads = op.heads;
+  attend.kv_heads = op.kv_heads;
+  attend.head_dim = op.head_dim;
+  attend.scale = op.scale;
+  attend.scratch = part(r.scratch(), space.query, space.partial);
+  KTC_RETURN_IF_ERROR(r.add(launches, r.gpu_.device->kernels().gqa_append, append));
+  return r.add(launches, r.gpu_.device->kernels().gqa_attend, attend);
+}
+
+Status mla(const GpuStepReader& r, const planfb::MlaOpT& op, std::vector<Launch>& launches) {
+  const GpuMlaWorkspace space = gpu_mla_workspace(r.entry_.max_tokens, op.heads, op.latent_dim, op.rope_dim);
+  gpu::MlaAppendArgs append = {};
+  append.q = r.in(0);
+  append.latent = r.in(1);
+  append.k_rope = r.in(2);
+  append.rope = r.rope(op.rope);
+  append.cache = r.cache(op.cache, op.cache_layer);
+  append.batch = r.batch();
+  append.w_uk = r.weight(op.w_uk);
+  append.heads = op.heads;
+  append.nope_dim = op.nope_dim;
+  append.rope_dim = op.rope_dim;
+  append.latent_dim = op.latent_dim;
+  append.activations = r.activations();
+  append.query = values(r.scratch(), 0, std::uint64_t{op.heads} * (op.latent_dim + op.rope_dim));
+  gpu::MlaAttendArgs attend = {};
+  attend.query = append.query;
+  attend.context = values(r.scratch(), space.query, std::uint64_t{op.heads} * op.latent_dim);
+  attend.out = r.out(0);
+  attend.cache = append.cache;
+  attend.batch = append.batch;
+  attend.w_uv = r.weight(op.w_uv);
+  attend.heads = op.heads;
+  attend.rope_dim = op.rope_dim;
+  attend.v_dim = op.v_dim;
+  attend.latent_dim = op.latent_dim;
+  attend.scale = op.scale;
+  attend.activations = r.activations();
+  attend.scratch = part(r.scratch(), space.query + space.context, space.partial);
+  KTC_RETURN_IF_ERROR(r.add(launches, r.gpu_.device->kernels().mla_append, append));
+  return r.add(launches, r.gpu_.device->kernels().mla_attend, attend);
+}
+
+Status linear(const GpuStepReader& r, const planfb::LinearOpT& op, std::vector<Launch>& launches) {
+  gpu::LinearArgs args = {};
+  args.x = r.in(0);
+  args.w = r.weight(op.w);
+  args.bias = r.vector(op.w_bias);
+  args.out = r.out(0);
+  args.activations = r.activations();
+  args.scratch = r.scratch();
+  return r.add(launches, r.gpu_.device->kernels().linear, args);
+}
+
+Status route(const GpuStepReader& r, const planfb::RouteOpT& op, std::vector<Launch>& launches) {
+  gpu::RouteArgs args = {};
+  args.x = r.in(0);
+  args.w = r.weight(op.w);
+  args.bias = r.vector(op.w_bias);
+  args.ids = r.ids(r.step_.outputs[0]);
+  args.weights = r.out(1);
+  args.experts = op.experts;
+  args.top_k = op.top_k;
+  args.groups = op.groups;
+  args.topk_groups = op.topk_groups;
+  args.sigmoid = op.kind == planfb::RouterKind::sigmoid_group;
+  args.normalise = op.normalise;
+  args.scale = op.scale;
+  args.scratch = r.scratch();
+  return r.add(launches, r.gpu_.device->kernels().route, args);
+}
+
+Status experts(const GpuStepReader& r, const planfb::ExpertsOpT& op, std::vector<Launch>& launches) {
+  if (op.stream)
+    return refuse(r.step_, "experts that are streamed through a device", "stream", "a bank that stays on its device");
+  gpu::ExpertsArgs args = {};
+  args.x = r.in(0);
+  args.ids = r.ids(r.step_.inputs[1]);
+  args.weights = r.in(2);
+  args.filter.slots = r.slots(op.slots);
+  if (op.late != 0) args.filter.deferred = reinterpret_cast<const std::int32_t*>(r.address(r.step_.inputs[3]));
+  args.filter.late = op.late;
+  args.filter.part = static_cast<std::uint32_t>(op.part);
+  args.filter.among_all = op.late_among_all;
+  args.gate_up = r.weight(op.w_gate_up);
+  args.down = r.weight(op.w_down);
+  args.out = r.out(0);
+  args.top_k = args.ids.columns;
+  args.experts = r.plan_.model->experts;
+  args.activations = r.activations();
+  args.scratch = r.scratch();
+  return r.add(launches, r.gpu_.device->kernels().experts, args);
+}
+
+Status mlp(const GpuStepReader& r, const planfb::MlpOpT& op, std::vector<Launch>& launches) {
+  gpu::MlpArgs args = {};
+  args.x = r.in(0);
+  args.gate_up = r.weight(op.w_gate_up);
+  args.down = r.weight(op.w_down);
+  args.out = r.out(0);
+  args.activations = r.activations();
+  args.scratch = r.scratch();
+  return r.add(launches, r.gpu_.device->kernels().mlp, args);
+}
+
+// The terms of a sum.
+template <typename Args>
+Status terms(const GpuStepReader& r, Args& args) {
+  args.count = static_cast<std::uint32_t>(r.step_.inputs.size());
+  if (args.count > kMostSummands)
+    return refuse(r.step_, "a sum of too many terms", std::to_string(args.count), "at most " + std::to_string(kMostSummands));
+  for (std::size_t i = 0; i < args.count; ++i) args.in[i] = r.in(i);
+  return {};
+}
+
+Status launches_of(const GpuStepReader& r, std::vector<Launch>& launches) {
+  const gpu::KernelSet& kernels = r.gpu_.device->kernels();
+  const planfb::OpUnion& op = r.step_.op;
+  switch (op.type) {
+    case Op::EmbedOp: {
+      gpu::EmbedArgs args = {};
+      args.ids = r.ids(r.step_.inputs[0]);
+      args.w = r.weight(op.AsEmbedOp()->w);
+      args.out = r.out(0);
+      return r.add(launches, kernels.embed, args);
+    }
+    case Op::NormOp: {
+      gpu::NormArgs args = {};
+      args.x = r.in(0);
+      args.w = r.vector(op.AsNormOp()->w);
+      args.eps = op.AsNormOp()->eps;
+      args.out = r.out(0);
+      return r.add(launches, kernels.rms_norm, args);
+    }
+    case Op::AddOp: {
+      gpu::AddArgs args = {};
+      KTC_RETURN_IF_ERROR(terms(r, args));
+      args.out = r.out(0);
+      return r.add(launches, kernels.add, args);
+    }
+    case Op::AddNormOp: {
+      gpu::AddNormArgs args = {};
+      KTC_RETURN_IF_ERROR(terms(r, args));
+      args.sum = r.out(0);
+      args.w = r.vector(op.AsAddNormOp()->w);
+      args.eps = op.AsAddNormOp()->eps;
+      args.out = r.out(1);
+      return r.add(launches, kernels.add_norm, args);
+    }
+    case Op::SelectRowsOp: {
+      gpu::SelectRowsArgs args = {};
+      args.x = r.in(0);
+      args.output_rows = r.ids(r.step_.inputs[1]);
+      args.out = r.out(0);
+      return r.add(launches, kernels.select_rows, args);
+    }
+    case Op::LinearOp: return linear(r, *op.AsLinearOp(), launches);
+    case Op::GqaOp: return gqa(r, *op.AsGqaOp(), launches);
+    case Op::MlaOp: return mla(r, *op.AsMlaOp(), launches);
+    case Op::RouteOp: return route(r, *op.AsRouteOp(), launches);
+    case Op::ExpertsOp: return experts(r, *op.AsExpertsOp(), launches);
+    case Op::MlpOp: return mlp(r, *op.AsMlpOp(), launches);
+    default: return refuse(r.step_, "an op that this executor does not run", planfb::EnumNameOp(op.type), "");
+  }
+}
+
+}  // namespace
+
+std::byte* GpuStepReader::address(const planfb::View& view) const {
+  const planfb::BufferT& b = buffer(view);
+  std::byte* block = gpu_.step_block.data();
+  switch (b.role) {
+    case BufferRole::ids: return block + block_.ids;
+    case BufferRole::positions: return block + block_.positions;
+    case BufferRole::output_rows: return block + block_.output_rows;
+    case BufferRole::deferred: return block + block_.deferred;
+    default: return gpu_.arena.data() + b.offset + view.column() * 4;
+  }
+}
+
+std::uint64_t GpuStepReader::stride(const planfb::View& view) const {
+  switch (buffer(view).role) {
+    case BufferRole::ids:
+    case BufferRole::positions:
+    case BufferRole::output_rows:
+    case BufferRole::deferred: return 1;
+    default: return buffer(view).row_bytes / 4;
+  }
+}
+
+gpu::Scratch GpuStepReader::scratch() const {
+  if (step_.workspace == plan::kNone) return {};
+  const planfb::BufferT& b = *entry_.buffers[step_.workspace];
+  return {gpu_.arena.data() + b.offset, b.bytes};
+}
+
+gpu::Batch GpuStepReader::batch() const {
+  gpu::Batch batch;
+  batch.live = block_at(block_.live);
+  batch.sequence = block_at(block_.sequence);
+  batch.positions = block_at(block_.positions);
+  batch.q_first = block_at(block_.q_first);
+  batch.kv_length = block_at(block_.kv_length);
+  batch.page_first = block_at(block_.page_first);
+  batch.pages = block_at(block_.pages);
+  return batch;
+}
+
+gpu::Cache GpuStepReader::cache(std::uint32_t index, std::uint32_t layer) const {
+  const planfb::CacheT& from = *plan_.caches[index];
+  const std::uint64_t page = kv_page_bytes(from);
+  gpu::Cache cache;
+  cache.format = static_cast<Format>(from.format);
+  cache.page_tokens = from.page_tokens;
+  const auto part = [&](std::size_t i) {
+    std::byte* base = gpu_.caches[index].data() + std::uint64_t{layer} * (std::uint64_t{from.pages} + 1) * page;
+    return gpu::CachePart{base + kv_part(from, i).offset, page, from.parts[i]->heads, from.parts[i]->width};
+  };
+  cache.a = part(0);
+  cache.b = part(1);
+  return cache;
+}
+
+gpu::Rope GpuStepReader::rope(std::uint32_t index) const {
+  const GpuRope& rope = gpu_.ropes[index];
+  return {rope.cos, rope.sin, 2 * rope.half, plan_.ropes[index]->style == planfb::RopeStyle::interleaved};
+}
+
+Status GpuStepReader::no_kernel() const {
+  return make_error(StatusCode::unsupported, {.place = "step " + step_.name,
+                                              .what = "this build has no kernel for it on a GPU",
+                                              .found = planfb::EnumNameOp(step_.op.type),
+                                              .remedy = "build with KTC_CUDA=ON, or run with --emulate-gpu"});
+}
+
+Expected<std::vector<Launch>> resolve_launches(const GpuStepReader& reader) {
+  std::vector<Launch> launches;
+  KTC_RETURN_IF_ERROR(launches_of(reader, launches));
+  return launches;
+}
+
+Expected<Launch> rope_launch(const GpuStepReader& reader, std::uint32_t index) {
+  const GpuRope& rope = reader.gpu_.ropes[index];
+  gpu::RopeTableArgs args = {};
+  args.inv_freq = rope.inv_freq;
+  args.factor = static_cast<double>(reader.plan_.ropes[index]->factor);
+  args.half = rope.half;
+  args.positions = reader.block_at(reader.block_.positions);
+  args.cos = rope.cos;
+  args.sin = rope.sin;
+  const auto fn = reader.gpu_.device->kernels().rope_table;
+  if (fn == nullptr) return reader.no_kernel();
+  return Launch([fn, args](device::Stream& stream, const Counts& counts) -> Status {
+    if (counts.tokens == 0) return {};
+    gpu::RopeTableArgs now = args;
+    now.tokens = counts.tokens;
+    return stream.launch(fn, now);
+  });
+}
+
+}  // namespace ktc::exec

@@ -1,0 +1,47 @@
+// Slices of one step: those of the CPU as it goes, those of devices by host calls in their streams.
+#pragma once
+
+#include <deque>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "runtime/device/device.h"
+#include "runtime/exec/trace.h"
+
+namespace ktc::exec {
+
+// A host call costs a device some 10 us: a traced step is slower, and its steps are in the right order and proportion. Kernels in
+// a graph are one slice. Threading: as the executor; stamps are written by the streams' host calls and read after the step.
+class TraceRecorder {
+ public:
+  void add(TraceSlice slice) { slices_.push_back(slice); }
+  Status begin(device::Stream& stream, std::uint32_t device, std::string_view name) {
+    spans_.push_back({.device = device, .name = name});
+    return stream.host_call([](void* span) { static_cast<Span*>(span)->begin = trace_now(); }, &spans_.back());
+  }
+  Status end(device::Stream& stream) {
+    return stream.host_call([](void* span) { static_cast<Span*>(span)->end = trace_now(); }, &spans_.back());
+  }
+  // All streams are idle. A tracer without a function: drops them.
+  void report(const Tracer& tracer) {
+    if (tracer.report != nullptr) {
+      for (const TraceSlice& slice : slices_) tracer.report(tracer.context, slice);
+      for (const Span& span : spans_)
+        tracer.report(tracer.context, {.track = Track::gpu, .device = span.device, .name = span.name, .begin = span.begin, .end = span.end});
+    }
+    slices_.clear();
+    spans_.clear();
+  }
+
+ private:
+  struct Span {
+    std::uint32_t device = 0;
+    std::string_view name;
+    std::uint64_t begin = 0, end = 0;
+  };
+  std::vector<TraceSlice> slices_;
+  std::deque<Span> spans_;  // addresses stay
+};
+
+}  // namespace ktc::exec
