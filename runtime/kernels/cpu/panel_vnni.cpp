@@ -48,12 +48,15 @@ struct Few {
     acc[m][p][chain] = _mm512_dpbusd_epi32(acc[m][p][chain], weights, _mm512_set1_epi32(load_i32(values[m] + at)));
   }
 
-  // One pair of blocks; `at` is the offset of its 64 activations. A line of the prefetch between two of the multiplications:
-  // all at once they would fill the queue that the loads need.
+  // One pair of blocks; `at` is the offset of its 64 activations. Four lines of the prefetch with every second line
+  // of weights: all at once they would fill the queue that the loads need, and one by one some shapes (K = 2048, four rows of
+  // int4) run at half the speed.
   KTC_INLINE void blocks(const std::byte* w, std::size_t at, const Prefetch& ahead) {
     KTC_UNROLL for (int r = 0; r < kLines; ++r) {
+      if (r % 2 == 0) {
+        KTC_UNROLL for (int i = 0; i < 2 * kBlocks; ++i) ahead.line(static_cast<std::size_t>(r * kBlocks + i));
+      }
       KTC_UNROLL for (int p = 0; p < kBlocks; ++p) {
-        ahead.line(static_cast<std::size_t>(r * kBlocks + p));
         const __m512i v = Ints::load(w + p * kBlockBytes + r * 64);
         if constexpr (!kInt4) {
           KTC_UNROLL for (int m = 0; m < M; ++m) multiply(m, p, r & (kChains - 1), v, at + r * 4);
@@ -73,8 +76,10 @@ struct Few {
   template <bool kHigh>
   KTC_INLINE void half_blocks(const std::byte* w, std::size_t at, const Prefetch& ahead) {
     KTC_UNROLL for (int r = 0; r < kLines; ++r) {
+      if (r % 4 == (kHigh ? 2 : 0)) {
+        KTC_UNROLL for (int i = 0; i < 2 * kBlocks; ++i) ahead.line(static_cast<std::size_t>((r / 4 * 2 + kHigh) * 2 * kBlocks + i));
+      }
       KTC_UNROLL for (int p = 0; p < kBlocks; ++p) {
-        if ((r % 2 == 1) == kHigh) ahead.line(static_cast<std::size_t>(r * kBlocks + p));
         const __m512i v = Ints::load(w + p * kBlockBytes + r * 64);
         const __m512i nibbles = _mm512_and_si512(kHigh ? _mm512_srli_epi16(v, 4) : v, _mm512_set1_epi8(15));
         KTC_UNROLL for (int m = 0; m < M; ++m) multiply(m, p, 0, nibbles, at + (kHigh ? 32 : 0) + r * 4);
