@@ -1,7 +1,6 @@
 // GQA attention. Decode over caches in bf16: the keys of a token are cut into splits, a block serves one split of one key head and
 // up to 16 of its query heads; each warp works through 16 keys at a time on its own, so the only barrier is at the end. f32 caches
 // and unusual head sizes go the plain way.
-#include "runtime/formats/gpu_workspace.h"
 #include "runtime/kernels/cuda/attend_gqa_prefill.cuh"
 #include "runtime/kernels/cuda/attend_mma.cuh"
 #include "runtime/kernels/cuda/attend_plain.cuh"
@@ -11,7 +10,6 @@ namespace {
 
 constexpr unsigned kKeys = 16;         // of a warp at a time
 constexpr unsigned kQueryRows = 16;    // query heads of a block
-constexpr unsigned kLeastChunk = 64;   // keys of a split
 
 template <unsigned kDim>
 struct DecodeShape {
@@ -24,12 +22,6 @@ struct DecodeShape {
   static constexpr bool kSplitQuery = kDim <= 128;  // q in two bf16 operands; more would not fit into registers
   static_assert(kSharedBytes >= kWarps * kQueryRows * (kMergeStride + 2) * 4, "the sums of the warps are merged in the same memory");
 };
-
-// Keys of a split: a function of the context alone, so that a token's result does not depend on the other tokens.
-__device__ inline unsigned chunk_of(unsigned context, unsigned splits) {
-  const unsigned each = ceil_div(ceil_div(context, splits), kLeastChunk) * kLeastChunk;
-  return each < kLeastChunk ? kLeastChunk : each;
-}
 
 struct DecodeArgs {
   GqaAttendArgs a;
@@ -197,7 +189,6 @@ __global__ void __launch_bounds__(DecodeShape<kDim>::kWarps * kWarp) decode_kern
   }
   __syncthreads();
   const bool only = context <= chunk;
-  float* partial = reinterpret_cast<float*>(a.scratch.data);
   for (unsigned i = threadIdx.x; i < rows * kDim; i += blockDim.x) {
     const unsigned row = i / kDim, c = i % kDim, h = first_head + row;
     float top = -INFINITY, value = 0, denominator = 0;
@@ -213,35 +204,13 @@ __global__ void __launch_bounds__(DecodeShape<kDim>::kWarps * kWarp) decode_kern
       row_at(a.out, t)[std::size_t{h} * kDim + c] = value / denominator;
       continue;
     }
-    float* at = partial + ((std::size_t{t} * a.heads + h) * d.splits + split) * (kDim + 2);
+    float* at = partial_of<kDim>(a.scratch, t, h, a.heads, split, d.splits);
     at[c] = value;
     if (c == 0) {
       at[kDim] = top;
       at[kDim + 1] = denominator;
     }
   }
-}
-
-template <unsigned kDim>
-__global__ void __launch_bounds__(kDim) merge_kernel(GqaAttendArgs a, unsigned splits) {
-  __shared__ float factors[kGpuMostSplits];
-  const unsigned h = blockIdx.x, t = blockIdx.y, c = threadIdx.x;
-  const unsigned context = static_cast<unsigned>(a.batch.positions[t]) + 1, chunk = chunk_of(context, splits);
-  const unsigned used = ceil_div(context, chunk);
-  if (used <= 1) return;
-  const float* partial = reinterpret_cast<const float*>(a.scratch.data) + (std::size_t{t} * a.heads + h) * splits * (kDim + 2);
-  float top = -INFINITY;
-  for (unsigned s = c % kWarp; s < used; s += kWarp) top = fmaxf(top, partial[s * (kDim + 2) + kDim]);
-  top = warp_max(top);
-  for (unsigned s = c; s < used; s += kDim) factors[s] = exp2f(partial[s * (kDim + 2) + kDim] - top);
-  __syncthreads();
-  float value = 0, denominator = 0;
-#pragma unroll 8
-  for (unsigned s = 0; s < used; ++s) {
-    value += factors[s] * partial[s * (kDim + 2) + c];
-    denominator += factors[s] * partial[s * (kDim + 2) + kDim + 1];
-  }
-  row_at(a.out, t)[std::size_t{h} * kDim + c] = value / denominator;
 }
 
 template <unsigned kDim>
@@ -256,8 +225,7 @@ int decode(const GqaAttendArgs& a, unsigned splits, void* stream) {
   const dim3 grid(splits, a.kv_heads * d.head_tiles, a.batch.tokens);
   decode_kernel<kDim><<<grid, Shape::kWarps * kWarp, Shape::kSharedBytes, stream_of(stream)>>>(d);
   if (const int error = launched()) return error;
-  if (splits > 1) merge_kernel<kDim><<<dim3(a.heads, a.batch.tokens), kDim, 0, stream_of(stream)>>>(a, splits);
-  return launched();
+  return merge_splits<kDim>(a.scratch, a.out, a.batch, a.heads, splits, stream);
 }
 
 // Whether keys and values may be copied 16 bytes at a time.

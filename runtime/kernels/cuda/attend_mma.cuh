@@ -3,6 +3,7 @@
 // Of a fragment of sums (16 rows x 8 columns) a lane holds row lane / 4, columns 2 * (lane % 4) + {0, 1}, and the same of row + 8.
 #pragma once
 
+#include "runtime/formats/gpu_workspace.h"
 #include "runtime/kernels/cuda/paged.cuh"
 
 namespace ktc::gpu {
@@ -94,6 +95,48 @@ struct SoftmaxRows {
     return __any_sync(kAllLanes, grew);
   }
 };
+
+// ----------------------------------------------------------------------------------------------------------------- splits
+
+constexpr unsigned kLeastChunk = 64;
+
+// Keys of a split: a function of the context alone, so that a token's result does not depend on the other tokens.
+__device__ inline unsigned chunk_of(unsigned context, unsigned splits) {
+  return ceil_div(ceil_div(context, splits), kLeastChunk) * kLeastChunk;
+}
+
+// Where a split of one token and head leaves its sum of values, not divided yet, its maximum and its denominator.
+template <unsigned kWidth>
+__device__ inline float* partial_of(const Scratch& scratch, unsigned token, unsigned head, unsigned heads, unsigned split, unsigned splits) {
+  return reinterpret_cast<float*>(scratch.data) + ((std::size_t{token} * heads + head) * splits + split) * (kWidth + 2);
+}
+
+template <unsigned kWidth>
+__global__ void __launch_bounds__(kWidth) merge_kernel(Scratch scratch, Matrix out, const std::int32_t* positions, unsigned splits) {
+  __shared__ float factors[kGpuMostSplits];
+  const unsigned h = blockIdx.x, t = blockIdx.y, c = threadIdx.x;
+  const unsigned context = static_cast<unsigned>(positions[t]) + 1, used = ceil_div(context, chunk_of(context, splits));
+  if (used <= 1) return;
+  const float* partial = partial_of<kWidth>(scratch, t, h, gridDim.x, 0, splits);
+  float top = -INFINITY;
+  for (unsigned s = c % kWarp; s < used; s += kWarp) top = fmaxf(top, partial[s * (kWidth + 2) + kWidth]);
+  top = warp_max(top);
+  for (unsigned s = c; s < used; s += kWidth) factors[s] = exp2f(partial[s * (kWidth + 2) + kWidth] - top);
+  __syncthreads();
+  float value = 0, denominator = 0;
+#pragma unroll 8
+  for (unsigned s = 0; s < used; ++s) {
+    value += factors[s] * partial[s * (kWidth + 2) + c];
+    denominator += factors[s] * partial[s * (kWidth + 2) + kWidth + 1];
+  }
+  row_at(out, t)[std::size_t{h} * kWidth + c] = value / denominator;
+}
+
+template <unsigned kWidth>
+int merge_splits(const Scratch& scratch, const Matrix& out, const Batch& batch, unsigned heads, unsigned splits, void* stream) {
+  if (splits > 1) merge_kernel<kWidth><<<dim3(heads, batch.tokens), kWidth, 0, stream_of(stream)>>>(scratch, out, batch.positions, splits);
+  return launched();
+}
 
 }  // namespace
 }  // namespace ktc::gpu
