@@ -10,13 +10,13 @@ constexpr Format kF32[] = {Format::f32};
 constexpr Format kInt8[] = {Format::int8};
 constexpr Format kBf16[] = {Format::bf16};
 constexpr Format kF32Bf16Int8[] = {Format::f32, Format::bf16, Format::int8};
-constexpr Format kCpuWeights[] = {Format::f32, Format::bf16, Format::fp8, Format::int8, Format::int4};
+constexpr Format kWeights[] = {Format::f32, Format::bf16, Format::fp8, Format::int8, Format::int4};
 
 }  // namespace
 
 DeviceFormats formats_of(std::string_view device) {
-  if (device == "cpu") return {kCpuWeights, kF32Bf16Int8, kF32Bf16};
-  return {kF32Bf16, kF32Bf16, kF32Bf16};
+  if (device == "cpu") return {kWeights, kF32Bf16Int8, kF32Bf16};
+  return {kWeights, kF32Bf16, kF32Bf16};
 }
 
 bool takes(std::span<const Format> formats, Format format) {
@@ -46,8 +46,8 @@ std::string weights_text(Format weights, std::uint32_t group) {
 }
 
 Format default_activations(std::string_view device, Format weights) {
-  const std::span<const Format> possible = activations_for(device, weights);
-  return weights == Format::bf16 && takes(possible, Format::bf16) ? Format::bf16 : possible.front();
+  if (device == "cpu") return activations_for(device, weights).front();
+  return weights == Format::f32 ? Format::f32 : Format::bf16;
 }
 
 }  // namespace ktc::placement

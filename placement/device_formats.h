@@ -21,7 +21,7 @@ DeviceFormats formats_of(std::string_view device);
 
 bool takes(std::span<const Format> formats, Format format);
 
-// Weights with scales, packed in panels and multiplied by int8 or bf16 activations. They are for products: what else reads a
+// Weights with scales: panels on a CPU, multiplied by int8 or bf16 activations, and gpu_rows on a GPU. They are for products: what else reads a
 // weight (a lookup, the per-head matrices of latent attention) takes f32 or bf16.
 constexpr bool has_scales(Format weights) {
   return weights == Format::int8 || weights == Format::int4 || weights == Format::fp8;
@@ -39,11 +39,10 @@ std::string weights_text(Format weights, std::uint32_t group);
 std::string list(std::span<const Format> formats);  // "f32, bf16"
 
 // The activations that the device's kernels for weights of a format take: on a CPU int8 for integer weights, bf16 for fp8 and
-// f32 for the others.
+// f32 for the others; on a GPU f32 or bf16 for all.
 std::span<const Format> activations_for(std::string_view device, Format weights);
 
-// Activations when the policy states none: on a CPU the only ones there are; else bf16 where weights are bf16 and the device
-// has such kernels, or f32.
+// Activations when the policy states none: on a CPU the only ones there are; on a GPU f32 for f32 weights, else bf16.
 Format default_activations(std::string_view device, Format weights);
 
 }  // namespace ktc::placement

@@ -40,7 +40,7 @@ Expected<Movable> find_movable(const models::ModelDesc& model, const std::vector
 }
 
 Expected<std::uint64_t> budget_in_slots(const models::ModelDesc& model, const Movable& movable,
-                                        const ExpertsPolicy& experts, Format weights) {
+                                        const ExpertsPolicy& experts, const WeightChoice& weights) {
   const auto& numbers = movable.input.experts;
   std::uint64_t all = 0;
   for (std::uint32_t number : numbers) all += number;
@@ -62,7 +62,7 @@ Expected<std::uint64_t> budget_in_slots(const models::ModelDesc& model, const Mo
     case ExpertBudget::Kind::bytes: {
       std::uint64_t largest = 1;
       for (std::size_t i = 0; i < numbers.size(); ++i) {
-        KTC_ASSIGN_OR_RETURN(std::uint64_t bytes, weight_bytes(model, model.modules[movable.modules[i]], {weights}));
+        KTC_ASSIGN_OR_RETURN(std::uint64_t bytes, weight_bytes(model, model.modules[movable.modules[i]], weights));
         largest = std::max(largest, numbers[i] == 0 ? 0 : bytes / numbers[i]);
       }
       return experts.on_gpu.bytes / largest;
@@ -96,18 +96,41 @@ Expected<std::vector<HotExperts>> choose_hot_experts(const models::ModelDesc& mo
                          experts.gpu_weights.word, "one of native, " + list(available.weights),
                          fmt::format("this version's kernels take no {} there", experts.gpu_weights.word)});
   }
+  const bool exact = experts.gpu_activations.word == "f32";  // native then keeps no FP8 codes, as in rules
   auto format_for = [&](std::uint32_t module) {
-    return stated ? *stated : has_only_bf16_matrices(model, model.modules[module]) ? Format::bf16 : Format::f32;
+    if (stated) return *stated;
+    if (!exact && keeps_fp8(model, model.modules[module])) return Format::fp8;
+    return has_only_bf16_matrices(model, model.modules[module]) ? Format::bf16 : Format::f32;
   };
-  KTC_ASSIGN_OR_RETURN(movable.input.budget,
-                       budget_in_slots(model, movable, experts, format_for(movable.modules.front())));
+  auto group_for = [&](Format weights) {
+    if (!has_scales(weights)) return std::uint32_t{0};
+    return experts.gpu_group == 0 ? default_group(weights) : experts.gpu_group == kGroupRow ? 0 : experts.gpu_group;
+  };
+  const Format first = format_for(movable.modules.front());
+  if (!has_group(first, group_for(first)))
+    return make_error(StatusCode::invalid_argument,
+                      {to_string(experts.gpu_weights.position), fmt::format("group of {} weights", to_string(first)),
+                       std::to_string(group_for(first)), first == Format::fp8 ? "row or 128" : "row", "remove group"});
+  std::optional<Format> activations;
+  if (experts.gpu_activations.stated()) {
+    activations = parse_format(experts.gpu_activations.word);
+    if (!activations || !takes(available.activations, *activations))
+      return make_error(StatusCode::unsupported,
+                        {to_string(experts.gpu_activations.position), fmt::format("activations of hot experts on {}", device),
+                         experts.gpu_activations.word, "one of " + list(available.activations),
+                         fmt::format("this version's kernels take no {} there", experts.gpu_activations.word)});
+  }
+  KTC_ASSIGN_OR_RETURN(
+      movable.input.budget,
+      budget_in_slots(model, movable, experts, {.format = first, .group = group_for(first), .gpu = true}));
   movable.input.seed = experts.seed;
   auto sets = choose(experts.strategy, movable.input);
   if (!sets.ok()) return sets.status().with_context(to_string(experts.position));
   for (std::size_t i = 0; i < movable.modules.size(); ++i) {
     if ((*sets)[i].empty()) continue;
     const Format weights = format_for(movable.modules[i]);
-    hot.push_back({movable.modules[i], device, weights, default_activations(device, weights), std::move((*sets)[i])});
+    hot.push_back({movable.modules[i], device, weights, activations.value_or(default_activations(device, weights)),
+                   std::move((*sets)[i]), group_for(weights)});
   }
   return hot;
 }

@@ -7,9 +7,11 @@
 #include <tuple>
 
 #include "placement/device_formats.h"
+#include "placement/saturating.h"
 #include "placement/slot_use.h"
-#include "placement/tiles.h"
 #include "runtime/base/units.h"
+#include "runtime/formats/handoff.h"
+#include "runtime/formats/step_block.h"
 #include "runtime/formats/workspace.h"
 
 namespace ktc::placement {
@@ -18,26 +20,8 @@ namespace {
 using models::ModelDesc;
 using models::Module;
 
-// Shapes come from files: sums and products stop at the largest number instead of wrapping.
-std::uint64_t plus(std::uint64_t a, std::uint64_t b) {
-  return a > UINT64_MAX - b ? UINT64_MAX : a + b;
-}
-std::uint64_t times(std::uint64_t a, std::uint64_t b) {
-  std::uint64_t product = 0;
-  return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
-}
-template <typename... Rest>
-std::uint64_t times(std::uint64_t a, std::uint64_t b, Rest... rest) {
-  return times(times(a, b), rest...);
-}
 std::uint64_t pages_per_sequence(const KvCachePolicy& kv) {
   return (std::uint64_t{kv.tokens} + kv.page - 1) / kv.page;
-}
-
-// One activation buffer: f32 rows at a stride of 64 bytes. bf16 activations need less.
-std::uint64_t buffer(std::uint64_t rows, std::uint64_t columns) {
-  if (columns > (std::uint64_t{1} << 40)) return UINT64_MAX;
-  return times(rows, align64(columns * 4));
 }
 
 // Bytes of the packed weights of one slot. W_UK and W_UV have the elements of kv_b, but rows of nope and latent
@@ -45,7 +29,7 @@ std::uint64_t buffer(std::uint64_t rows, std::uint64_t columns) {
 Expected<std::uint64_t> slot_bytes(const ModelDesc& model, const Module& module, const SlotUse& use,
                                    const WeightChoice& weights) {
   const models::WeightSlot& slot = model.slots[use.slot];
-  const bool panels = has_scales(weights.format) && use.role == SlotRole::matrix;
+  const bool scaled = has_scales(weights.format) && use.role == SlotRole::matrix;
   const Format format = use.role == SlotRole::vector                                ? Format::f32
                         : use.role == SlotRole::kv_b && has_scales(weights.format) ? weights.unrounded
                                                                                    : weights.format;
@@ -57,8 +41,8 @@ Expected<std::uint64_t> slot_bytes(const ModelDesc& model, const Module& module,
     if (uk && uv && *uk <= UINT64_MAX - *uv) bytes = *uk + *uv;
   } else {
     // paired panels have the size of plain ones
-    bytes = packed_bytes(format, panels ? Packing::panel : Packing::row_major, slot.batch, slot.rows, slot.columns,
-                         panels ? weights.group : 0);
+    const Packing packing = !scaled ? Packing::row_major : weights.gpu ? Packing::gpu_rows : Packing::panel;
+    bytes = packed_bytes(format, packing, slot.batch, slot.rows, slot.columns, scaled ? weights.group : 0);
   }
   if (!bytes)
     return make_error(StatusCode::invalid_argument,
@@ -66,67 +50,6 @@ Expected<std::uint64_t> slot_bytes(const ModelDesc& model, const Module& module,
                        "a size below 2^64 bytes", "check config.json"});
   return *bytes;
 }
-
-// Buffers and workspace of one module at n tokens, none sharing an address: inputs are counted by whoever makes them.
-struct ModuleBuffers {
-  std::uint64_t n, hidden;
-  bool panels = false;
-  Format activations = Format::int8;  // of products with panels
-
-  // The largest scratch of a module's products, which run one after the other.
-  std::uint64_t linear(std::initializer_list<std::uint64_t> columns) const {
-    std::uint64_t most = 0;
-    for (const std::uint64_t width : columns) most = std::max(most, width);
-    if (!panels) return 0;
-    return wide(most) ? UINT64_MAX : panel_linear_workspace(activations, n, most, kGranule, kFewestTileRows).total();
-  }
-
-  std::uint64_t operator()(const models::EmbeddingDesc&) const { return buffer(n, hidden); }
-  std::uint64_t operator()(const models::NormDesc&) const { return buffer(n, hidden); }
-  std::uint64_t operator()(const models::GqaDesc& d) const {
-    const std::uint64_t q = times(d.heads, d.head_dim), kv = times(d.kv_heads, d.head_dim);
-    std::uint64_t bytes = buffer(n, plus(q, times(2, kv)));  // q, k, v
-    bytes = plus(bytes, buffer(n, q));                       // attention's output
-    bytes = plus(bytes, times(2, buffer(n, hidden)));        // after o, and the sum with the residual
-    bytes = plus(bytes, linear({hidden, q}));
-    return plus(bytes, wide(q) ? UINT64_MAX : gqa_workspace(n, d.heads, d.head_dim).total());
-  }
-  std::uint64_t operator()(const models::MlaDesc& d) const {
-    const std::uint64_t latent = plus(d.kv_rank, d.rope_dim);
-    std::uint64_t bytes = times(2, buffer(n, d.q_rank));                           // q_a and its norm
-    bytes = plus(bytes, buffer(n, times(d.heads, plus(d.nope_dim, d.rope_dim))));  // q
-    bytes = plus(bytes, times(2, buffer(n, latent)));                              // kv_a and its norm
-    bytes = plus(bytes, buffer(n, times(d.heads, d.v_dim)));                       // attention's output
-    bytes = plus(bytes, times(2, buffer(n, hidden)));  // after o, and the sum with the residual
-    bytes = plus(bytes, linear({hidden, d.q_rank, times(d.heads, d.v_dim)}));
-    const bool huge = wide(times(d.heads, latent)) || wide(times(d.heads, d.kv_rank));
-    return plus(bytes, huge ? UINT64_MAX : mla_workspace(n, d.heads, d.kv_rank, d.rope_dim).total());
-  }
-  std::uint64_t operator()(const models::RouterDesc& d) const {
-    const std::uint64_t bytes = plus(buffer(n, d.top_k), buffer(n, d.top_k));  // ids and weights
-    top_k = d.top_k;
-    return plus(bytes, route_workspace(n, d.experts).total());
-  }
-  std::uint64_t operator()(const models::ExpertsDesc& d) const {
-    const std::uint64_t bytes = times(2, buffer(n, hidden));  // output, and the sum with the residual
-    if (wide(times(top_k, d.intermediate)) || wide(times(top_k, hidden))) return UINT64_MAX;
-    if (panels)
-      return plus(bytes, panel_experts_workspace(activations, n, top_k, hidden, d.intermediate, d.experts, kGranule,
-                                                 kGranule, kFewestTileRows)
-                             .total());
-    return plus(bytes, experts_workspace(n, top_k, d.intermediate, d.experts).total());
-  }
-  std::uint64_t operator()(const models::MlpDesc& d) const {
-    const std::uint64_t bytes = times(2, buffer(n, hidden));
-    if (!panels) return plus(bytes, mlp_workspace(n, d.intermediate).total());
-    if (wide(hidden)) return UINT64_MAX;
-    return plus(bytes, panel_mlp_workspace(activations, n, hidden, d.intermediate, kGranule, kGranule, kFewestTileRows).total());
-  }
-  std::uint64_t operator()(const models::HeadDesc&) const { return 0; }  // counted with its rows
-
-  static bool wide(std::uint64_t columns) { return columns > (std::uint64_t{1} << 36); }  // n < 2^24: no product wraps
-  mutable std::uint64_t top_k = 0;  // of the layer's router, which comes first
-};
 
 std::uint64_t page_bytes_of(const Module& module, const KvCachePolicy& kv) {
   std::uint64_t elements = 0;
@@ -145,7 +68,7 @@ std::uint64_t experts_of(const Module& module) {
 // Bytes of one hot expert of a layer; the largest number when that overflows, which no budget admits.
 std::uint64_t hot_expert_bytes(const ModelDesc& model, const HotExperts& layer) {
   const Module& module = model.modules[layer.module];
-  const auto bank = weight_bytes(model, module, {layer.weights});
+  const auto bank = weight_bytes(model, module, {.format = layer.weights, .group = layer.group, .gpu = true});
   return bank.ok() ? *bank / experts_of(module) : UINT64_MAX;
 }
 
@@ -160,6 +83,39 @@ std::vector<std::string> devices_of(const Target& target) {
   std::vector<std::string> devices{"cpu"};
   for (const GpuTarget& gpu : target.gpus) devices.push_back(gpu.device);
   return devices;
+}
+
+// The largest of the entries that kt-specialise-entries makes.
+std::uint64_t step_block_bytes(const ModelDesc& model, const Policy& policy) {
+  const KvCachePolicy& kv = policy.kv_cache;
+  std::uint64_t most = 0;
+  for (const std::uint64_t n : {policy.batch.chunk, policy.batch.stream_chunk})
+    if (n != 0)
+      most = std::max(most, step_block_layout(n, extend_rows(n, kv.sequences, model.vocab), std::min<std::uint64_t>(kv.sequences, n),
+                                              pages_per_sequence(kv)).bytes);
+  for (const std::uint64_t n : policy.batch.decode) most = std::max(most, step_block_layout(n, n, n, pages_per_sequence(kv)).bytes);
+  return most;
+}
+
+std::uint64_t record_bytes(const ModelDesc& model, const std::vector<ModulePlacement>& modules,
+                           const std::vector<HotExperts>& hot, const Policy& policy) {
+  std::map<std::uint32_t, std::size_t> hot_of;
+  for (const HotExperts& one : hot) hot_of[one.module] = one.ids.size();
+  std::uint64_t bytes = 0, top_k = 0;
+  bool routed_on_gpu = false;
+  for (std::uint32_t i = 0; i < model.modules.size(); ++i) {
+    if (const auto* router = std::get_if<models::RouterDesc>(&model.modules[i].attributes)) {
+      top_k = router->top_k;
+      routed_on_gpu = modules[i].device != "cpu";
+    }
+    const auto* experts = std::get_if<models::ExpertsDesc>(&model.modules[i].attributes);
+    if (experts == nullptr || !routed_on_gpu || modules[i].device != "cpu") continue;
+    if (const auto found = hot_of.find(i); found != hot_of.end() && found->second >= experts->experts) continue;
+    const Format format = modules[i].activations == Format::f32 ? Format::f32 : Format::bf16;
+    for (const std::uint64_t n : policy.batch.decode)
+      bytes = plus(bytes, plus(record_layout(n, top_k, model.hidden, format).bytes, result_bytes(n, model.hidden, format)));
+  }
+  return bytes;
 }
 
 // "9MiB": as a policy spells it, without rounding.
@@ -189,47 +145,6 @@ std::uint64_t page_bytes(const ModelDesc& model, const std::vector<ModulePlaceme
   return total;
 }
 
-std::uint64_t extend_rows(std::uint64_t tokens, std::uint64_t sequences, std::uint64_t vocab) {
-  constexpr std::uint64_t kLogitsBytes = std::uint64_t{64} << 20;
-  const std::uint64_t least = std::min(sequences, tokens);
-  return std::clamp(kLogitsBytes / std::max<std::uint64_t>(times(vocab, 4), 1), least, tokens);
-}
-
-std::uint64_t arena_bound(const ModelDesc& model, const std::vector<ModulePlacement>& modules, const Policy& policy,
-                          std::string_view device) {
-  const BatchPolicy& batch = policy.batch;
-  const std::uint64_t n = std::max({batch.chunk, batch.stream_chunk, batch.decode.back()});
-  std::map<int, std::uint64_t> layers;
-  std::map<int, std::uint64_t> top_k;
-  for (const Module& module : model.modules)
-    if (const auto* router = std::get_if<models::RouterDesc>(&module.attributes)) top_k[module.layer] = router->top_k;
-  bool any = false;
-  std::uint64_t outside = 0;
-  for (std::size_t i = 0; i < model.modules.size(); ++i) {
-    if (modules[i].device != device) continue;
-    any = true;
-    const Module& module = model.modules[i];
-    ModuleBuffers buffers{n, model.hidden, has_scales(modules[i].weights), modules[i].activations};
-    buffers.top_k = top_k[module.layer];
-    const std::uint64_t bytes = std::visit(buffers, module.attributes);
-    std::uint64_t& sum = module.layer < 0 ? outside : layers[module.layer];
-    sum = plus(sum, bytes);
-    if (module.cls == models::ModuleClass::Head) {
-      // selected rows, their norm, logits, next ids
-      const std::uint64_t rows =
-          std::max<std::uint64_t>(extend_rows(n, policy.kv_cache.sequences, model.vocab), batch.decode.back());
-      outside = plus(outside, plus(times(2, buffer(rows, model.hidden)), buffer(rows, model.vocab)));
-      outside = plus(outside, align64(rows * 4));
-      outside = plus(outside, ModuleBuffers{rows, model.hidden, buffers.panels, buffers.activations}.linear({model.hidden}));
-    }
-  }
-  if (!any) return 0;
-  std::uint64_t largest = 0;
-  for (const auto& [layer, bytes] : layers) largest = std::max(largest, bytes);
-  const std::uint64_t inputs = 3 * align64(n * 4);  // ids, positions, output rows
-  return plus(plus(largest, outside), plus(times(2, buffer(n, model.hidden)), inputs));
-}
-
 Expected<std::vector<MemoryLine>> account(const ModelDesc& model, const std::vector<ModulePlacement>& modules,
                                           const std::vector<HotExperts>& hot, const Policy& policy,
                                           const Target& target) {
@@ -245,7 +160,7 @@ Expected<std::vector<MemoryLine>> account(const ModelDesc& model, const std::vec
       std::uint64_t total = 0;
       for (const SlotUse& use : slots_of(module)) {
         if (!counted.emplace(std::tuple(use.slot, modules[i].weights, modules[i].group), true).second) continue;
-        const WeightChoice choice{modules[i].weights, modules[i].group, modules[i].unrounded};
+        const WeightChoice choice{modules[i].weights, modules[i].group, modules[i].unrounded, device != "cpu"};
         KTC_ASSIGN_OR_RETURN(std::uint64_t bytes, slot_bytes(model, module, use, choice));
         total = plus(total, bytes);
       }
@@ -261,10 +176,19 @@ Expected<std::vector<MemoryLine>> account(const ModelDesc& model, const std::vec
     if (const std::uint64_t expert = largest_hot_expert(model, hot, device); update && expert > 0)
       lines.push_back({device, "hot-experts", "spare", times(2, expert)});
     const KvCachePolicy& kv = policy.kv_cache;
+    const bool gpu = device != "cpu";
     if (const std::uint64_t page = page_bytes(model, modules, kv, device); page > 0)
-      lines.push_back({device, "kv-cache", "kv", times(page, pages_per_sequence(kv), kv.sequences)});
-    if (const std::uint64_t arena = arena_bound(model, modules, policy, device); arena > 0)
-      lines.push_back({device, "arena", "arena", arena});
+      lines.push_back({device, "kv-cache", "kv", times(page, plus(times(pages_per_sequence(kv), kv.sequences), gpu ? 1 : 0))});
+    const std::uint64_t arena = arena_bound(model, modules, hot, policy, device);
+    if (arena > 0) lines.push_back({device, "arena", "arena", arena});
+    if (!gpu) {
+      if (const std::uint64_t bytes = record_bytes(model, modules, hot, policy); bytes > 0)
+        lines.push_back({device, "records", "hand-off", bytes});
+    } else if (arena > 0) {
+      lines.push_back({device, "step-block", "inputs", step_block_bytes(model, policy)});
+      for (const GpuTarget& one : target.gpus)
+        if (one.device == device) lines.push_back({device, "context", "driver", one.context});
+    }
   }
   return lines;
 }
@@ -277,18 +201,19 @@ Status check_budget(const ModelDesc& model, const Placement& placement, const Po
     const auto limit = policy.limits.find(device);
     const std::uint64_t most = limit != policy.limits.end() ? limit->second.bytes : target.memory_of(device);
     if (most == 0) continue;
-    std::uint64_t weights = 0, hot = 0, kv_bytes = 0, arena = 0;
+    std::uint64_t weights = 0, hot = 0, kv_bytes = 0, arena = 0, rest = 0;
     std::map<models::ModuleClass, std::uint64_t> by_class;
     for (const MemoryLine& line : placement.memory) {
       if (line.device != device) continue;
       std::uint64_t& sum = line.category == "weights"       ? weights
                            : line.category == "hot-experts" ? hot
                            : line.category == "kv-cache"    ? kv_bytes
-                                                            : arena;
+                           : line.category == "arena"       ? arena
+                                                            : rest;
       sum = plus(sum, line.bytes);
       if (line.category == "weights") by_class[class_of[line.name]] = plus(by_class[class_of[line.name]], line.bytes);
     }
-    const std::uint64_t fixed = plus(plus(weights, hot), arena), need = plus(fixed, kv_bytes);
+    const std::uint64_t fixed = plus(plus(weights, hot), plus(arena, rest)), need = plus(fixed, kv_bytes);
     if (need <= most) continue;
 
     std::vector<std::pair<std::uint64_t, models::ModuleClass>> classes;
@@ -301,11 +226,13 @@ Status check_budget(const ModelDesc& model, const Placement& placement, const Po
       found += fmt::format("{} {}, ", models::to_string(cls), format_bytes(bytes));
     if (hot > 0) found += fmt::format("hot experts {}, ", format_bytes(hot));
     if (kv_bytes > 0) found += fmt::format("kv-cache {}, ", format_bytes(kv_bytes));
+    if (rest > 0) found += fmt::format("{} {}, ", device == "cpu" ? "records" : "context and step block", format_bytes(rest));
     found += fmt::format("arena at most {})", format_bytes(arena));
 
     const KvCachePolicy& kv = policy.kv_cache;
     const std::uint64_t page = page_bytes(model, placement.modules, kv, device);
-    const std::uint64_t free_pages = most > fixed && page > 0 ? (most - fixed) / page : 0;
+    const std::uint64_t dummy = device == "cpu" ? 0 : page;
+    const std::uint64_t free_pages = page > 0 && most > plus(fixed, dummy) ? (most - fixed - dummy) / page : 0;
     const std::uint64_t sequences = free_pages / pages_per_sequence(kv);
     const std::uint64_t tokens = free_pages / kv.sequences * kv.page;
     std::string remedy;

@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "placement/device_formats.h"
+#include "placement/expert_statistics.h"
 #include "placement/hot_experts.h"
 #include "placement/memory.h"
 #include "placement/name_pattern.h"
@@ -205,7 +206,14 @@ Expected<Placement> place(const ModelDesc& model, const Policy& policy, const Ta
     if (placement.kv_device.empty() && model.modules[i].cls == models::ModuleClass::Attention)
       placement.kv_device = placement.modules[i].device;
   }
-  KTC_ASSIGN_OR_RETURN(placement.hot, choose_hot_experts(model, placement.modules, policy.experts, counts));
+  ExpertCounts read;
+  if (counts.empty() && !policy.experts.counts.empty()) {
+    auto rows = counts_of(model, policy.experts.counts);
+    if (!rows.ok()) return rows.status().with_context(to_string(policy.experts.statistics_position));
+    read = std::move(*rows);
+  }
+  KTC_ASSIGN_OR_RETURN(placement.hot,
+                       choose_hot_experts(model, placement.modules, policy.experts, counts.empty() ? read : counts));
   note_rounding(model, policy, &placement);
   note_embeddings(model, policy, &placement);
   KTC_RETURN_IF_ERROR(judge_sizes(model, policy, target, &placement));

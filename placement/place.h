@@ -40,11 +40,12 @@ struct HotExperts {
   Format weights = Format::bf16;
   Format activations = Format::bf16;
   std::vector<std::uint32_t> ids;  // ascending
+  std::uint32_t group = 0;         // input features per scale of the weights; 0: one scale per row, or none
 };
 
 // What a device holds, known before any weight is read. The final account is made by kt-plan-memory.
 struct MemoryLine {
-  std::string device, category, name;  // category: weights, kv-cache, arena
+  std::string device, category, name;  // category: weights, hot-experts, kv-cache, arena, step-block, records, context
   std::uint64_t bytes = 0;
 };
 
@@ -59,8 +60,8 @@ struct Placement {
 
 // Errors: a module that no rule matches, a rule with a name that matches nothing, an unknown device, a format that the
 // device's kernels do not take, a budget that does not fit (with the lines, the excess and the largest knob that fits).
-// `counts`: activations of the experts of every MoE layer, what the policy's `experts.statistics` names; the caller
-// reads it.
+// `counts`: activations of the experts of every MoE layer; empty: those that read_policy found in the file that
+// `experts.statistics` names.
 Expected<Placement> place(const models::ModelDesc& model, const Policy& policy, const Target& target,
                           const ExpertCounts& counts = {});
 

@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "placement/name_pattern.h"
+#include "placement/expert_statistics.h"
 #include "placement/read_text.h"
 #include "placement/target.h"
 
@@ -161,7 +162,7 @@ Expected<ExpertBudget> read_budget(const Node& node) {
 }
 
 Status read_gpu_experts(const Node& node, ExpertsPolicy* experts) {
-  KTC_ASSIGN_OR_RETURN(Map map, node.map({"devices", "weights", "group"}));
+  KTC_ASSIGN_OR_RETURN(Map map, node.map({"devices", "weights", "group", "activations"}));
   KTC_ASSIGN_OR_RETURN(Node devices, map.require("devices"));
   KTC_ASSIGN_OR_RETURN(std::vector<Node> items, devices.sequence());
   if (items.empty()) return devices.error("no device", "at least one GPU, such as [cuda:0]", {}, "an empty list");
@@ -175,6 +176,7 @@ Status read_gpu_experts(const Node& node, ExpertsPolicy* experts) {
     experts->gpu_device_positions.push_back(item.position());
   }
   KTC_RETURN_IF_ERROR(read_weights(map, &experts->gpu_weights));
+  KTC_RETURN_IF_ERROR(read_activations(map, &experts->gpu_activations));
   return read_group(map, experts->gpu_weights, &experts->gpu_group);
 }
 
@@ -196,6 +198,7 @@ Status read_experts(const Node& node, ExpertsPolicy* experts) {
   if (map.has("gpu")) KTC_RETURN_IF_ERROR(read_gpu_experts(map["gpu"], experts));
   if (map.has("statistics")) {
     KTC_RETURN_IF_ERROR(map.read("statistics", &experts->statistics));
+    experts->statistics_position = map["statistics"].position();
     if (experts->statistics.empty())
       return map["statistics"].error({}, "a path", "ktc-run --record-experts writes such a file");
   }
@@ -222,14 +225,14 @@ Status read_defer(const Node& node, DeferPolicy* defer) {
   defer->position = node.position();
   KTC_RETURN_IF_ERROR(read_count(map, "max_per_token", 0, 1024, &defer->max_per_token));
   if (map.has("phases")) {
-    enum class Phase : std::uint8_t { decode, extend };
+    enum class Phase : std::uint8_t { decode, prefill };
     KTC_ASSIGN_OR_RETURN(std::vector<Node> items, map["phases"].sequence());
     if (items.empty())
-      return map["phases"].error("no phase", "decode, extend or both", "to turn deferral off write max_per_token: 0",
+      return map["phases"].error("no phase", "prefill, decode or both", "to turn deferral off write max_per_token: 0",
                                  "an empty list");
     defer->decode = defer->extend = false;
     for (const Node& item : items) {
-      KTC_ASSIGN_OR_RETURN(Phase phase, item.choice<Phase>({{"decode", Phase::decode}, {"extend", Phase::extend}}));
+      KTC_ASSIGN_OR_RETURN(Phase phase, item.choice<Phase>({{"prefill", Phase::prefill}, {"decode", Phase::decode}}));
       bool& flag = phase == Phase::decode ? defer->decode : defer->extend;
       if (flag) return item.error("phase named twice", "each phase once");
       flag = true;
@@ -339,7 +342,13 @@ Expected<Policy> parse_policy(std::string_view text, std::string_view name) {
 
 Expected<Policy> read_policy(const std::filesystem::path& path) {
   KTC_ASSIGN_OR_RETURN(std::string text, read_text(path, "policy"));
-  return parse_policy(text, path.filename().string());
+  KTC_ASSIGN_OR_RETURN(Policy policy, parse_policy(text, path.filename().string()));
+  ExpertsPolicy& experts = policy.experts;
+  if (experts.statistics.empty()) return policy;
+  auto counts = read_expert_statistics(path.parent_path() / experts.statistics);
+  if (!counts.ok()) return counts.status().with_context(to_string(experts.statistics_position));
+  experts.counts = std::move(*counts);
+  return policy;
 }
 
 }  // namespace ktc::placement

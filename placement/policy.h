@@ -68,7 +68,10 @@ struct ExpertsPolicy {
   std::vector<std::string> gpu_devices;
   FormatChoice gpu_weights;               // not stated: native
   std::uint32_t gpu_group = 0;            // as PlaceSpec::group
-  std::string statistics;                 // path, empty: none
+  FormatChoice gpu_activations;           // not stated: the default of the weights' format
+  std::string statistics;                 // path, from the policy's folder if it is relative; empty: none
+  Position statistics_position;
+  std::map<std::uint32_t, std::vector<std::uint64_t>> counts;  // what the file says, by model layer; read_policy fills it
   std::uint64_t seed = 1;                 // strategy random
   std::uint32_t update_every_tokens = 0;  // 0: off
   Position position;
@@ -116,7 +119,8 @@ struct Policy {
 
 // `name` is used in positions, its last component only. Never reads files.
 Expected<Policy> parse_policy(std::string_view text, std::string_view name);
-// Errors besides those of parse_policy: the file cannot be read, or is larger than a policy can be.
+// Reads the file of `experts.statistics` too. Errors besides those of parse_policy: a file cannot be read, is larger than it can
+// be, or is no statistics.
 Expected<Policy> read_policy(const std::filesystem::path& path);
 
 }  // namespace ktc::placement

@@ -32,7 +32,7 @@ bool rounds(const models::ModelDesc& model, const models::Module& module, Format
 
 bool keeps_rows(const models::Module& module, const Rule& rule) {
   const auto format = parse_format(rule.place.weights.word);
-  return module.cls == models::ModuleClass::Embedding && format && has_scales(*format) && rule.place.device == "cpu";
+  return module.cls == models::ModuleClass::Embedding && format && has_scales(*format);
 }
 
 Expected<ModulePlacement> resolve(const models::ModelDesc& model, const models::Module& module, const Rule& rule) {

@@ -68,7 +68,7 @@ Expected<CpuTarget> read_cpu(const Node& node) {
 }
 
 Expected<GpuTarget> read_gpu(const Node& node, const std::vector<GpuTarget>& earlier) {
-  KTC_ASSIGN_OR_RETURN(Map map, node.map({"device", "name", "sm", "memory", "read_gb_per_s", "pcie_gb_per_s"}));
+  KTC_ASSIGN_OR_RETURN(Map map, node.map({"device", "name", "sm", "memory", "context", "read_gb_per_s", "pcie_gb_per_s"}));
   GpuTarget gpu;
   KTC_ASSIGN_OR_RETURN(Node device, map.require("device"));
   const auto text = device.string();
@@ -81,6 +81,7 @@ Expected<GpuTarget> read_gpu(const Node& node, const std::vector<GpuTarget>& ear
   KTC_RETURN_IF_ERROR(map.require("memory").status());
   KTC_RETURN_IF_ERROR(read_count(map, "sm", 70, 999, &gpu.sm));
   KTC_RETURN_IF_ERROR(read_bytes(map, "memory", &gpu.memory));
+  KTC_RETURN_IF_ERROR(read_bytes(map, "context", &gpu.context));
   KTC_RETURN_IF_ERROR(read_rate(map, "read_gb_per_s", &gpu.read_gb_per_s));
   KTC_RETURN_IF_ERROR(read_rate(map, "pcie_gb_per_s", &gpu.pcie_gb_per_s));
   return gpu;

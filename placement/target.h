@@ -28,6 +28,7 @@ struct GpuTarget {
   std::string name;          // "NVIDIA RTX 4090"
   std::uint32_t sm = 0;      // compute capability times ten: 89, 90
   std::uint64_t memory = 0;  // bytes
+  std::uint64_t context = std::uint64_t{500} << 20;  // bytes that the driver and its kernels take, whatever runs
   double read_gb_per_s = 0;  // 0: unknown
   double pcie_gb_per_s = 0;  // host to device, 0: unknown
 };

@@ -60,8 +60,9 @@ std::string expertsText(const placement::ExpertsPolicy& experts) {
     std::string devices;
     for (const std::string& device : experts.gpu_devices) devices += (devices.empty() ? "" : ", ") + quotedText(device);
     text +=
-        fmt::format("  gpu: {{devices: [{}], weights: {}{}}}\n", devices,
-                    experts.gpu_weights.stated() ? experts.gpu_weights.word : "native", groupText(experts.gpu_group));
+        fmt::format("  gpu: {{devices: [{}], weights: {}{}{}}}\n", devices,
+                    experts.gpu_weights.stated() ? experts.gpu_weights.word : "native", groupText(experts.gpu_group),
+                    experts.gpu_activations.stated() ? ", activations: " + experts.gpu_activations.word : "");
   }
   if (!experts.statistics.empty()) text += "  statistics: " + quotedText(experts.statistics) + "\n";
   text += fmt::format("  seed: {}\n", experts.seed);
@@ -71,7 +72,7 @@ std::string expertsText(const placement::ExpertsPolicy& experts) {
 }
 
 std::string deferText(const placement::DeferPolicy& defer) {
-  const char* phases = defer.decode && defer.extend ? "decode, extend" : defer.decode ? "decode" : "extend";
+  const char* phases = defer.decode && defer.extend ? "prefill, decode" : defer.decode ? "decode" : "prefill";
   return fmt::format("defer: {{max_per_token: {}, phases: [{}], scope: {}}}\n", defer.max_per_token, phases,
                      defer.scope == placement::DeferScope::cpu ? "cpu" : "all");
 }

@@ -1,4 +1,4 @@
-// A small model on a card of 72 MiB: what fits is accounted to the byte, what does not is an error that says what
+// A small model on a card of 74 MiB: what fits is accounted to the byte, what does not is an error that says what
 // would.
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ ModelDesc model() {
 
 constexpr char kTarget[] =
     "version: 1\nname: small card\ncpu: {cores: 4, memory: 8GiB}\ngpus: [{device: cuda:0, name: g, sm: 80, memory: "
-    "72MiB}]\n";
+    "74MiB, context: 1MiB}]\n";
 
 std::string policy(int sequences, const std::string& rest = {}) {
   return "version: 1\n"
@@ -51,7 +51,7 @@ Expected<Placement> try_place(const std::string& text, const char* target = kTar
 }
 
 struct Sums {
-  std::uint64_t weights = 0, hot = 0, kv = 0, arena = 0, all = 0;
+  std::uint64_t weights = 0, hot = 0, kv = 0, arena = 0, rest = 0, all = 0;
 };
 Sums sums(const Placement& placement, const std::string& device) {
   Sums s;
@@ -66,6 +66,8 @@ Sums sums(const Placement& placement, const std::string& device) {
       s.kv += line.bytes;
     else if (line.category == "arena")
       s.arena += line.bytes;
+    else if (line.category == "context" || line.category == "step-block" || line.category == "records")
+      s.rest += line.bytes;
     else
       ADD_FAILURE() << line.category;
   }
@@ -76,13 +78,16 @@ TEST(BudgetTest, FourSlotsFitWithThreeMoreExperts) {
   const auto placed = try_place(policy(4, "experts: {on_gpu: {max: 9MiB}, gpu: {devices: [cuda:0]}}\n"));
   ASSERT_TRUE(placed.ok()) << placed.status().message();
   const Sums gpu = sums(*placed, "cuda:0"), cpu = sums(*placed, "cpu");
-  EXPECT_EQ(gpu.kv, 32 * kMiB);
+  EXPECT_EQ(gpu.kv, 32 * kMiB + 32 * 1024) << "and a page for padding tokens";
   EXPECT_EQ(gpu.hot, 9 * kMiB);
   const std::uint64_t dense = gpu.weights - 24 * kMiB;
   EXPECT_NEAR(static_cast<double>(dense) / kMiB, 5.6, 0.2);
-  EXPECT_LE(gpu.all, 72 * kMiB);
+  EXPECT_LE(gpu.all, 74 * kMiB);
   EXPECT_EQ(cpu.weights, (3 * 8 - 3) * 3 * kMiB);
   EXPECT_EQ(cpu.kv, 0u);
+  EXPECT_EQ(gpu.rest, kMiB + 10 * 64 + 4160) << "the driver; 4 sequences of 256 pages and one, and 10 lists of up to 16";
+  // cold experts of three layers in f32, for 1, 2 and 4 tokens: header, ids, weights, x; 32 panels of 11 cells
+  EXPECT_EQ(cpu.rest, 3 * (3 * (64 + 64 + 64) + 7 * (4096 + 32 * 11 * 16)));
 }
 
 TEST(BudgetTest, EightSlotsNameTheLargestFit) {
@@ -90,29 +95,27 @@ TEST(BudgetTest, EightSlotsNameTheLargestFit) {
   ASSERT_FALSE(placed.ok());
   EXPECT_EQ(placed.status().code(), StatusCode::resource_exhausted);
   EXPECT_EQ(placed.status().message(),
-            "p.yaml: cuda:0 is too small by 22.5 MiB: found 94.5 MiB (RoutedExperts 24.0 MiB, Attention 4.0 MiB, "
-            "Embedding 800.0 KiB, Head 800.0 KiB, Router 64.0 KiB, Norm 36.0 KiB, kv-cache 64.0 MiB, arena at most "
-            "900.2 KiB), expected at most 72.0 MiB of target 'small card'; kv_cache.sequences: 5 is the most that fits "
-            "with tokens: 4096, or kv_cache.tokens: 2640 is the most that fits with sequences: 8");
+            "p.yaml: cuda:0 is too small by 22.0 MiB: found 96.0 MiB (RoutedExperts 24.0 MiB, Attention 4.0 MiB, "
+            "Embedding 800.0 KiB, Head 800.0 KiB, Router 64.0 KiB, Norm 36.0 KiB, kv-cache 64.0 MiB, context and step block 1.0 MiB, arena at most 1.3 MiB), expected at most 74.0 MiB of target 'small card'; kv_cache.sequences: 5 is the most that fits "
+            "with tokens: 4096, or kv_cache.tokens: 2672 is the most that fits with sequences: 8");
 }
 
 TEST(BudgetTest, ALimitOfThePolicyIsNamedByItsLine) {
   const auto placed = try_place(policy(4, "limits: {cuda:0: 48MiB}\n"));
   ASSERT_FALSE(placed.ok());
   EXPECT_EQ(placed.status().message(),
-            "p.yaml:8:18: cuda:0 is too small by 14.5 MiB: found 62.5 MiB (RoutedExperts 24.0 MiB, Attention 4.0 MiB, "
-            "Embedding 800.0 KiB, Head 800.0 KiB, Router 64.0 KiB, Norm 36.0 KiB, kv-cache 32.0 MiB, arena at most "
-            "900.2 KiB), expected at most 48.0 MiB; kv_cache.sequences: 2 is the most that fits with tokens: 4096, or "
-            "kv_cache.tokens: 2224 is the most that fits with sequences: 4");
+            "p.yaml:8:18: cuda:0 is too small by 16.0 MiB: found 64.0 MiB (RoutedExperts 24.0 MiB, Attention 4.0 MiB, "
+            "Embedding 800.0 KiB, Head 800.0 KiB, Router 64.0 KiB, Norm 36.0 KiB, kv-cache 32.0 MiB, context and step block 1.0 MiB, arena at most 1.3 MiB), expected at most 48.0 MiB; kv_cache.sequences: 1 is the most that fits with tokens: 4096, or "
+            "kv_cache.tokens: 2032 is the most that fits with sequences: 4");
 }
 
 TEST(BudgetTest, TooManyHotExpertsNameTheMostThatFit) {
   const auto placed = try_place(policy(4, "experts: {on_gpu: 100%, gpu: {devices: [cuda:0]}}\n"));
   ASSERT_FALSE(placed.ok());
   EXPECT_EQ(placed.status().message(),
-            "p.yaml: cuda:0 is too small by 62.5 MiB: found 134.5 MiB (RoutedExperts 24.0 MiB, Attention 4.0 MiB, "
+            "p.yaml: cuda:0 is too small by 62.0 MiB: found 136.0 MiB (RoutedExperts 24.0 MiB, Attention 4.0 MiB, "
             "Embedding 800.0 KiB, Head 800.0 KiB, Router 64.0 KiB, Norm 36.0 KiB, hot experts 72.0 MiB, kv-cache 32.0 "
-            "MiB, arena at most 900.2 KiB), expected at most 72.0 MiB of target 'small card'; experts.on_gpu: {max: "
+            "MiB, context and step block 1.0 MiB, arena at most 1.3 MiB), expected at most 74.0 MiB of target 'small card'; experts.on_gpu: {max: "
             "9MiB}, 3 experts, is the most that fits");
 }
 
@@ -120,19 +123,18 @@ TEST(BudgetTest, WhenNothingHelpsItSaysSo) {
   const auto placed = try_place(policy(4, "limits: {cuda:0: 16MiB}\n"));
   ASSERT_FALSE(placed.ok());
   EXPECT_EQ(placed.status().message(),
-            "p.yaml:8:18: cuda:0 is too small by 46.5 MiB: found 62.5 MiB (RoutedExperts 24.0 MiB, Attention 4.0 MiB, "
-            "Embedding 800.0 KiB, Head 800.0 KiB, Router 64.0 KiB, Norm 36.0 KiB, kv-cache 32.0 MiB, arena at most "
-            "900.2 KiB), expected at most 16.0 MiB; no KV cache fits: place modules elsewhere, take a smaller "
+            "p.yaml:8:18: cuda:0 is too small by 48.0 MiB: found 64.0 MiB (RoutedExperts 24.0 MiB, Attention 4.0 MiB, "
+            "Embedding 800.0 KiB, Head 800.0 KiB, Router 64.0 KiB, Norm 36.0 KiB, kv-cache 32.0 MiB, context and step block 1.0 MiB, arena at most 1.3 MiB), expected at most 16.0 MiB; no KV cache fits: place modules elsewhere, take a smaller "
             "batch.chunk, or raise the limit of cuda:0");
 }
 
 TEST(BudgetTest, TheCpuHasABudgetToo) {
   const auto placed = try_place(policy(4),
                                 "version: 1\nname: tiny\ncpu: {cores: 4, memory: 64MiB}\ngpus: [{device: cuda:0, name: "
-                                "g, sm: 80, memory: 72MiB}]\n");
+                                "g, sm: 80, memory: 74MiB, context: 1MiB}]\n");
   ASSERT_FALSE(placed.ok());
   EXPECT_EQ(placed.status().message(),
-            "p.yaml: cpu is too small by 8.3 MiB: found 72.3 MiB (RoutedExperts 72.0 MiB, arena at most 320.6 KiB), "
+            "p.yaml: cpu is too small by 8.7 MiB: found 72.7 MiB (RoutedExperts 72.0 MiB, records 201.2 KiB, arena at most 466.7 KiB), "
             "expected at most 64.0 MiB of target 'tiny'; place modules elsewhere, take a smaller batch.chunk, or raise "
             "the limit of cpu");
 }

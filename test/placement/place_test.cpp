@@ -190,9 +190,9 @@ TEST(PlaceTest, FormatsWithoutKernelsAreRefusedWithWhatThereIs) {
       error_of(try_place(model, rule("{class: RoutedExperts}", "{device: cpu, weights: mxfp4}") + kRest)),
       "p.yaml:3:67: weights of RoutedExperts on cpu: found mxfp4, expected one of native, f32, bf16, fp8, int8, int4; "
       "this version's kernels take no mxfp4 there");
-  EXPECT_EQ(error_of(try_place(model, rule("{class: Attention}", "{device: cuda:0, weights: fp8}") + kRest)),
-            "p.yaml:3:66: weights of Attention on cuda:0: found fp8, expected one of native, f32, bf16; this version's "
-            "kernels take no fp8 there");
+  EXPECT_EQ(error_of(try_place(model, rule("{class: Attention}", "{device: cuda:0, weights: mxfp4}") + kRest)),
+            "p.yaml:3:66: weights of Attention on cuda:0: found mxfp4, expected one of native, f32, bf16, fp8, int8, int4; this "
+            "version's kernels take no mxfp4 there");
   EXPECT_EQ(error_of(try_place(model, rule("{class: Attention}", "{device: cpu, activations: bf16}") + kRest)),
             "p.yaml:3:67: activations for bf16 weights of Attention on cpu: found bf16, expected f32; this version's "
             "kernels take no bf16 there");
@@ -240,7 +240,8 @@ TEST(PlaceTest, Fp8KeepsItsCodesOnACpuUnlessActivationsAreF32) {
   EXPECT_EQ(attention("{device: cpu, weights: fp8, group: row}").group, 0u);
   EXPECT_EQ(attention("{device: cpu, weights: native, activations: f32}").weights, Format::bf16);
   EXPECT_EQ(attention("{device: cpu, weights: bf16}").weights, Format::bf16);
-  EXPECT_EQ(attention("{device: cuda:0}").weights, Format::bf16) << "no kernel of a GPU takes it";
+  EXPECT_EQ(attention("{device: cuda:0}").weights, Format::fp8);
+  EXPECT_EQ(attention("{device: cuda:0, activations: f32}").weights, Format::bf16);
   const ModelDesc bf16 = build_model({.layers = 1});
   const Placement asked = place_ok(bf16, rule("{class: \"*\"}", "{device: cpu, weights: fp8}"));
   EXPECT_EQ(asked.modules[module_named(bf16, "model.layers.0.mlp.experts")].weights, Format::fp8);
@@ -398,9 +399,14 @@ TEST(HotExpertsTest, RefusalsSayWhy) {
   EXPECT_EQ(error_of(try_place(model, kRest, "experts: {on_gpu: 9, gpu: {devices: [cuda:0]}}\n")),
             "p.yaml:4:19: experts.on_gpu per layer: found 9, expected at most 8, the number of experts of a layer");
   EXPECT_EQ(error_of(try_place(model, kRest,
-                               "experts: {on_gpu: 10%, gpu: {devices: [cuda:0], weights: int4, group: 128}}\n")),
-            "p.yaml:4:58: weights of hot experts on cuda:0: found int4, expected one of native, f32, bf16; this "
-            "version's kernels take no int4 there");
+                               "experts: {on_gpu: 10%, gpu: {devices: [cuda:0], weights: mxfp4}}\n")),
+            "p.yaml:4:58: weights of hot experts on cuda:0: found mxfp4, expected one of native, f32, bf16, fp8, int8, int4; this "
+            "version's kernels take no mxfp4 there");
+  EXPECT_EQ(error_of(try_place(model, kRest, "experts: {on_gpu: 10%, gpu: {devices: [cuda:0], activations: int8}}\n")),
+            "p.yaml:4:62: activations of hot experts on cuda:0: found int8, expected one of f32, bf16; this version's kernels take "
+            "no int8 there");
+  EXPECT_EQ(error_of(try_place(model, kRest, "experts: {on_gpu: 10%, gpu: {devices: [cuda:0], weights: int8, group: 64}}\n")),
+            "p.yaml:4:58: group of int8 weights: found 64, expected row; remove group");
   EXPECT_EQ(error_of(try_place(model, kRest, "experts: {strategy: auto, on_gpu: 10%, gpu: {devices: [cuda:0]}}\n")),
             "p.yaml:4:10: experts.strategy: this version has no cost model: found auto, expected one of uniform, "
             "frequency, front-loading, random; take frequency, or uniform without statistics");

@@ -174,12 +174,12 @@ const Case kExperts[] = {
 const Case kSections[] = {
     {"DeferNegative", with("defer: {max_per_token: -1}"),
      "p.yaml:3:24: defer.max_per_token: found '-1', expected an integer from 0 to 1024"},
-    {"DeferPhase", with("defer: {phases: [prefill]}"),
-     "p.yaml:3:18: defer.phases[0]: found 'prefill', expected one of decode, extend"},
+    {"DeferPhase", with("defer: {phases: [extend]}"),
+     "p.yaml:3:18: defer.phases[0]: found 'extend', expected one of prefill, decode"},
     {"DeferPhaseTwice", with("defer: {phases: [decode, decode]}"),
      "p.yaml:3:26: defer.phases[1]: phase named twice: found 'decode', expected each phase once"},
     {"DeferNoPhase", with("defer: {phases: []}"),
-     "p.yaml:3:17: defer.phases: no phase: found an empty list, expected decode, extend or both; to turn deferral off "
+     "p.yaml:3:17: defer.phases: no phase: found an empty list, expected prefill, decode or both; to turn deferral off "
      "write max_per_token: 0"},
     {"DeferScope", with("defer: {scope: gpu}"),
      "p.yaml:3:16: defer.scope: found 'gpu', expected one of cpu, all; did you mean 'cpu'?"},

@@ -38,7 +38,7 @@ experts:
   statistics: stats.json
   seed: 7
   update: {every_tokens: 256}
-defer: {max_per_token: 2, phases: [decode, extend], scope: all}
+defer: {max_per_token: 2, phases: [prefill, decode], scope: all}
 kv_cache: {dtype: f32, tokens: 32768, sequences: 8, page: 32}
 batch: {decode: [1, 2, 4, 8, 16], chunk: 2048, stream_chunk: 8192}
 limits: {cuda:0: 24GiB, cpu: 382GiB}

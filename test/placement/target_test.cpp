@@ -22,7 +22,7 @@ cpu:
   l2: 2MiB
   l3: 120MiB
 gpus:
-  - {device: cuda:0, name: NVIDIA RTX 4090, sm: 89, memory: 24GiB, read_gb_per_s: 1008, pcie_gb_per_s: 25}
+  - {device: cuda:0, name: NVIDIA RTX 4090, sm: 89, memory: 24GiB, context: 300MiB, read_gb_per_s: 1008, pcie_gb_per_s: 25}
   - {device: cuda:1, name: small, sm: 75, memory: 8GiB}
 )",
                                    "t.yaml");
@@ -41,6 +41,8 @@ gpus:
   EXPECT_DOUBLE_EQ(target->gpus[0].read_gb_per_s, 1008);
   EXPECT_DOUBLE_EQ(target->gpus[0].pcie_gb_per_s, 25);
   EXPECT_EQ(target->gpus[1].read_gb_per_s, 0);
+  EXPECT_EQ(target->gpus[0].context, std::uint64_t{300} << 20);
+  EXPECT_EQ(target->gpus[1].context, std::uint64_t{500} << 20) << "unless the file says";
   EXPECT_TRUE(target->has_device("cpu"));
   EXPECT_TRUE(target->has_device("cuda:1"));
   EXPECT_FALSE(target->has_device("cuda:2"));
