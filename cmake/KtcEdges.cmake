@@ -30,6 +30,6 @@ ktc_edge(compiler base formats models placement plan dialect_kt compiler_weights
 # the mains
 ktc_edge(ktc base formats models placement compiler dialect_kt mlir cli exec)
 ktc_edge(ktc-opt base dialect_kt compiler mlir)
-ktc_edge(ktc-bench base formats weights kernels_cpu exec json cli)
+ktc_edge(ktc-bench base formats weights kernels_cpu kernels_cuda device exec json cli)
 ktc_edge(ktc-plan base formats plan weights cli)
 ktc_edge(ktc-run base formats safetensors plan weights exec text json cli)

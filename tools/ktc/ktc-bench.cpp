@@ -5,6 +5,7 @@
 #include <iostream>
 #include <string>
 
+#include "tools/ktc/bench_gpu.h"
 #include "tools/ktc/bench_report.h"
 
 namespace {
@@ -31,20 +32,30 @@ ktc::bench::NextRound stepper(const ktc::bench::ExpertsOptions& options) {
   };
 }
 
+// What was measured, as text on standard output and, if asked for, as JSON in a file.
+int report(const std::string& table, const std::string& json, const std::string& json_path) {
+  if (!json_path.empty()) {
+    std::ofstream file(json_path, std::ios::binary);
+    file << json;
+    file.close();
+    if (!file) return fail(json_path + ": cannot write the file; choose another --json", 1);
+  }
+  if (std::fwrite(table.data(), 1, table.size(), stdout) != table.size() || std::fflush(stdout) != 0)
+    return fail("cannot write to standard output", 1);
+  return 0;
+}
+
+int gpu(const ktc::bench::GpuOptions& options) {
+  const auto result = ktc::bench::measure_gpu(options);
+  if (!result.ok()) return fail(result.status().message(), 1);
+  return report(ktc::bench::to_table(*result), ktc::bench::to_json(*result), options.json);
+}
+
 int experts(ktc::bench::ExpertsOptions& options) {
   if (const ktc::Status status = ktc::bench::check(options); !status.ok()) return fail(status.message(), 2);
   const auto result = ktc::bench::measure_experts(options, options.step ? stepper(options) : ktc::bench::NextRound());
   if (!result.ok()) return fail(result.status().message(), 1);
-  if (!options.json.empty()) {
-    std::ofstream file(options.json, std::ios::binary);
-    file << ktc::bench::to_json(options, *result);
-    file.close();
-    if (!file) return fail(options.json + ": cannot write the file; choose another --json", 1);
-  }
-  const std::string table = ktc::bench::to_table(options, *result);
-  if (std::fwrite(table.data(), 1, table.size(), stdout) != table.size() || std::fflush(stdout) != 0)
-    return fail("cannot write to standard output", 1);
-  return 0;
+  return report(ktc::bench::to_table(options, *result), ktc::bench::to_json(options, *result), options.json);
 }
 
 }  // namespace
@@ -75,12 +86,20 @@ int main(int argc, char** argv) {
   bank->add_option("--tile-rows", options.tile_rows, "from how many tokens tile kernels serve; 0: never (as the compiler plans)");
   bank->add_flag("--step", options.step, "a round per line of standard input, each followed by its times as JSON lines");
   bank->add_option("--json", options.json, "also write the results to FILE");
+  ktc::bench::GpuOptions card;
+  CLI::App* kernels = app.add_subcommand("gpu", "Kernels of a GPU at the shapes of real models, against a copy within its memory");
+  kernels->add_option("--device", card.device, "which GPU (0)");
+  kernels->add_option("--parts", card.parts, "of linear, experts, attention (all)")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"linear", "experts", "attention"}));
+  kernels->add_option("--repeats", card.repeats, "measurements, of which the median counts (5)")->check(CLI::Range(1, 1000));
+  kernels->add_option("--json", card.json, "also write the results to FILE");
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {
     return app.exit(success);  // --help
   } catch (const CLI::ParseError& error) {
-    return fail(std::string(error.what()) + "; see ktc-bench experts --help", 2);
+    return fail(std::string(error.what()) + "; see ktc-bench --help", 2);
   }
-  return experts(options);
+  return kernels->parsed() ? gpu(card) : experts(options);
 }
