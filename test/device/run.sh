@@ -52,9 +52,17 @@ greedy() {
 lscpu >>"$log" 2>&1
 command -v nvidia-smi >/dev/null && nvidia-smi >>"$log" 2>&1
 for name in base_test formats_test conformance_test panel_conformance_test executor_reference_test executor_bits_test \
-            executor_run_test parallel_test; do
+            executor_run_test parallel_test device_test gpu_conformance_test; do
   google_test $name
 done
+# Benchmarks of the GPU print a table of their own; the rows here are those of the targets.
+if [ -x "$build/test/handoff_bench" ] && command -v nvidia-smi >/dev/null; then
+  for bench in handoff_bench attention_bench; do
+    text=$("$build/test/$bench" 2>&1) || failed=1
+    printf '== %s\n%s\n' "$bench" "$text" >>"$log"
+    while IFS= read -r line; do row "$bench" measured "$line"; done < <(tail -n +2 <<<"$text")
+  done
+fi
 greedy "$build/demo.ktp" models/demo
 
 for plan in "$build"/*.ktp; do

@@ -11,6 +11,7 @@ constexpr unsigned kWarps = 4;
 // One warp per token and head; key heads come behind query heads and take their value along.
 template <typename T>
 __global__ void __launch_bounds__(kWarps * kWarp) gqa_append_kernel(GqaAppendArgs a) {
+  wait_for_inputs();
   extern __shared__ float heads[];
   const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, dim = a.head_dim;
   const unsigned t = blockIdx.y, part = blockIdx.x * kWarps + warp;
@@ -50,6 +51,7 @@ __global__ void __launch_bounds__(kWarps * kWarp) gqa_append_kernel(GqaAppendArg
 // Everything but W_UK: rope of the queries' last part, and the cache.
 template <typename T>
 __global__ void __launch_bounds__(128) mla_append_kernel(MlaAppendArgs a) {
+  wait_for_inputs();
   const unsigned t = blockIdx.y;
   if (blockIdx.x == 0) {
     const std::int32_t* pages = pages_of(a.batch, t);
@@ -74,9 +76,9 @@ int gqa_append_cuda(const GqaAppendArgs& a, void* stream) {
   const dim3 grid(ceil_div(a.heads + a.kv_heads, kWarps), a.batch.tokens);
   const std::size_t shared = kWarps * a.head_dim * sizeof(float);
   if (a.cache.format == Format::bf16)
-    gqa_append_kernel<__nv_bfloat16><<<grid, kWarps * kWarp, shared, stream_of(stream)>>>(a);
+    launch(gqa_append_kernel<__nv_bfloat16>, grid, kWarps * kWarp, shared, stream, a);
   else
-    gqa_append_kernel<float><<<grid, kWarps * kWarp, shared, stream_of(stream)>>>(a);
+    launch(gqa_append_kernel<float>, grid, kWarps * kWarp, shared, stream, a);
   return launched();
 }
 
@@ -84,9 +86,9 @@ int mla_append_cuda(const MlaAppendArgs& a, void* stream) {
   if (a.batch.tokens == 0) return 0;
   const dim3 grid(1 + ceil_div(a.heads * a.rope_dim, 128u), a.batch.tokens);
   if (a.cache.format == Format::bf16)
-    mla_append_kernel<__nv_bfloat16><<<grid, 128, 0, stream_of(stream)>>>(a);
+    launch(mla_append_kernel<__nv_bfloat16>, grid, 128, 0, stream, a);
   else
-    mla_append_kernel<float><<<grid, 128, 0, stream_of(stream)>>>(a);
+    launch(mla_append_kernel<float>, grid, 128, 0, stream, a);
   if (const int error = launched()) return error;
   HeadProduct product = {};
   product.x = a.q.data;

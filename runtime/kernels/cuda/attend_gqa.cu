@@ -35,6 +35,7 @@ __device__ inline unsigned page_index(const DecodeArgs& d, unsigned position) {
 
 template <unsigned kDim>
 __global__ void __launch_bounds__(DecodeShape<kDim>::kWarps * kWarp) decode_kernel(DecodeArgs d) {
+  wait_for_inputs();
   using Shape = DecodeShape<kDim>;
   constexpr unsigned kPieces = kDim / 8, kSteps = kDim / 16, kOutTiles = kDim / 8;
   extern __shared__ __align__(128) std::byte shared[];
@@ -223,7 +224,7 @@ int decode(const GqaAttendArgs& a, unsigned splits, void* stream) {
   for (unsigned shift = 0; shift < 31; ++shift)
     if (1u << shift == a.cache.page_tokens) d.page_shift = shift;
   const dim3 grid(splits, a.kv_heads * d.head_tiles, a.batch.tokens);
-  decode_kernel<kDim><<<grid, Shape::kWarps * kWarp, Shape::kSharedBytes, stream_of(stream)>>>(d);
+  launch(decode_kernel<kDim>, grid, Shape::kWarps * kWarp, Shape::kSharedBytes, stream, d);
   if (const int error = launched()) return error;
   return merge_splits<kDim>(a.scratch, a.out, a.batch, a.heads, splits, stream);
 }

@@ -21,6 +21,7 @@ struct PrefillShape {
 
 template <unsigned kDim>
 __global__ void __launch_bounds__(PrefillShape<kDim>::kWarps * kWarp) prefill_kernel(GqaAttendArgs a, unsigned group) {
+  wait_for_inputs();
   using Shape = PrefillShape<kDim>;
   constexpr unsigned kPieces = kDim / 8, kSteps = kDim / 16, kOutTiles = kDim / 8, kKeyTiles = Shape::kTileKeys / 8;
   constexpr unsigned kThreads = Shape::kWarps * kWarp;
@@ -159,8 +160,7 @@ int prefill_as(const GqaAttendArgs& a, void* stream) {
   if (const cudaError_t error = cudaFuncSetAttribute(prefill_kernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kSharedBytes))
     return error;
   const unsigned group = a.heads / a.kv_heads, tokens_each = Shape::kRows / group;
-  prefill_kernel<kDim><<<dim3(ceil_div(a.batch.tokens, tokens_each), a.kv_heads), Shape::kWarps * kWarp, Shape::kSharedBytes,
-                         stream_of(stream)>>>(a, group);
+  launch(prefill_kernel<kDim>, dim3(ceil_div(a.batch.tokens, tokens_each), a.kv_heads), Shape::kWarps * kWarp, Shape::kSharedBytes, stream, a, group);
   return launched();
 }
 inline int prefill(const GqaAttendArgs& a, void* stream) {

@@ -29,6 +29,7 @@ constexpr unsigned kSharedBytes = kStages * kStageBytes + sizeof(MlaShared);
 
 template <unsigned kStages>
 __global__ void __launch_bounds__(kThreads, 1) mla_kernel(MlaAttendArgs a, unsigned splits) {
+  wait_for_inputs();
   extern __shared__ __align__(128) std::byte shared[];
   MlaShared& s = *reinterpret_cast<MlaShared*>(shared + kStages * kStageBytes);
   const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, group = warp / 4, quarter = warp % 4;
@@ -215,7 +216,7 @@ int attend_with(const MlaAttendArgs& a, unsigned splits, void* stream) {
   if (const cudaError_t error = cudaFuncSetAttribute(mla_kernel<kStages>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<kStages>))
     return error;
   const dim3 grid(splits, ceil_div(a.heads, kHeads), a.batch.tokens);
-  mla_kernel<kStages><<<grid, kThreads, kSharedBytes<kStages>, stream_of(stream)>>>(a, splits);
+  launch(mla_kernel<kStages>, grid, kThreads, kSharedBytes<kStages>, stream, a, splits);
   if (const int error = launched()) return error;
   return merge_splits<kLatent>(a.scratch, a.context, a.batch, a.heads, splits, stream);
 }

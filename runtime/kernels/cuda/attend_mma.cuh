@@ -113,6 +113,7 @@ __device__ inline float* partial_of(const Scratch& scratch, unsigned token, unsi
 
 template <unsigned kWidth>
 __global__ void __launch_bounds__(kWidth) merge_kernel(Scratch scratch, Matrix out, const std::int32_t* positions, unsigned splits) {
+  wait_for_inputs();
   __shared__ float factors[kGpuMostSplits];
   const unsigned h = blockIdx.x, t = blockIdx.y, c = threadIdx.x;
   const unsigned context = static_cast<unsigned>(positions[t]) + 1, used = ceil_div(context, chunk_of(context, splits));
@@ -134,7 +135,7 @@ __global__ void __launch_bounds__(kWidth) merge_kernel(Scratch scratch, Matrix o
 
 template <unsigned kWidth>
 int merge_splits(const Scratch& scratch, const Matrix& out, const Batch& batch, unsigned heads, unsigned splits, void* stream) {
-  if (splits > 1) merge_kernel<kWidth><<<dim3(heads, batch.tokens), kWidth, 0, stream_of(stream)>>>(scratch, out, batch.positions, splits);
+  if (splits > 1) launch(merge_kernel<kWidth>, dim3(heads, batch.tokens), kWidth, 0, stream, scratch, out, batch.positions, splits);
   return launched();
 }
 

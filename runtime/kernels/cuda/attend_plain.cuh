@@ -24,6 +24,7 @@ struct PlainAttention {
 
 template <typename T, unsigned kValues>  // kValues * 32 >= value_width
 __global__ void __launch_bounds__(kPlainWarps * kWarp) attend_plain_kernel(PlainAttention p) {
+  wait_for_inputs();
   __shared__ float q[kMostPlainWidth + 128], merged[kPlainWarps][kMostPlainWidth], tops[kPlainWarps], sums[kPlainWarps];
   const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, h = blockIdx.x, t = blockIdx.y;
   const unsigned width = p.width_a + p.width_b, key_head = h / p.group;
@@ -74,7 +75,7 @@ template <typename T>
 int attend_plain_as(const PlainAttention& p, void* stream) {
   const dim3 grid(p.heads, p.batch.tokens);
   const auto run = [&](auto kernel) {
-    kernel<<<grid, kPlainWarps * kWarp, 0, stream_of(stream)>>>(p);
+    launch(kernel, grid, kPlainWarps * kWarp, 0, stream, p);
     return launched();
   };
   if (p.value_width <= 128) return run(attend_plain_kernel<T, 4>);

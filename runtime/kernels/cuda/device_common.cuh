@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "runtime/kernels/cuda/dependent_launch.cuh"
 #include "runtime/kernels/cuda/gpu_math.h"
 #include "runtime/kernels/cuda/kernel_table.h"
 

@@ -65,6 +65,7 @@ __device__ void publish_x(const PublishArgs& a, std::byte* x, unsigned live) {
 
 // One block: no other has to be waited for before the epoch is written.
 __global__ void __launch_bounds__(kPublishThreads) publish_kernel(PublishArgs a, RecordLayout layout) {
+  wait_for_inputs();
   __shared__ unsigned pairs;
   if (threadIdx.x == 0) pairs = 0;
   __syncthreads();
@@ -99,6 +100,7 @@ __global__ void __launch_bounds__(kPublishThreads) publish_kernel(PublishArgs a,
 // re-reads its own cells until their epoch is right. The first keeps a waiting GPU from taking the bandwidth of the CPU's memory.
 template <Format kFormat>
 __global__ void __launch_bounds__(kAwaitThreads) await_kernel(AwaitArgs a) {
+  wait_for_inputs();
   constexpr unsigned kValues = kFormat == Format::bf16 ? 6 : 3, kPerPanel = kFormat == Format::bf16 ? 6 : 11;
   const unsigned columns = a.out.columns, panels = static_cast<unsigned>(cell_panels(columns)), per_row = panels * kPerPanel;
   const unsigned live = static_cast<unsigned>(a.live[0]);
@@ -172,7 +174,7 @@ int publish_cuda(const PublishArgs& a, void* stream) {
   const RecordLayout layout = record_layout(a.rows, a.top_k, a.x.columns, a.format);
   const std::size_t values = a.format == Format::bf16 ? 8 : 4, pieces = ceil_div(std::size_t{a.rows} * a.x.columns, values);
   const unsigned threads = pieces >= kPublishThreads ? kPublishThreads : static_cast<unsigned>(ceil_div(pieces + 1, kWarp) * kWarp);
-  publish_kernel<<<1, threads < kPublishThreads ? threads : kPublishThreads, 0, stream_of(stream)>>>(a, layout);
+  launch(publish_kernel, 1, threads < kPublishThreads ? threads : kPublishThreads, 0, stream, a, layout);
   return launched();
 }
 
@@ -183,9 +185,9 @@ int await_cuda(const AwaitArgs& a, void* stream) {
   const std::size_t wanted = ceil_div(cells, std::size_t{kAwaitThreads});
   const unsigned blocks = wanted < kMostAwaitBlocks ? static_cast<unsigned>(wanted) : kMostAwaitBlocks;
   if (a.format == Format::bf16)
-    await_kernel<Format::bf16><<<blocks, kAwaitThreads, 0, stream_of(stream)>>>(a);
+    launch(await_kernel<Format::bf16>, blocks, kAwaitThreads, 0, stream, a);
   else
-    await_kernel<Format::f32><<<blocks, kAwaitThreads, 0, stream_of(stream)>>>(a);
+    launch(await_kernel<Format::f32>, blocks, kAwaitThreads, 0, stream, a);
   return launched();
 }
 

@@ -22,6 +22,7 @@ struct HeadProduct {
 
 template <Format kFormat, unsigned kTokens>
 __global__ void __launch_bounds__(kHeadWarps * kWarp) head_product_kernel(HeadProduct p) {
+  wait_for_inputs();
   __shared__ __align__(16) float xs[kTokens][kMostHeadColumns];
   const unsigned head = blockIdx.y, columns = p.w.columns, padded = ceil_div(columns, 8u) * 8;
   const std::byte* matrix = p.w.data + head * p.w.matrix_bytes;
@@ -66,9 +67,9 @@ inline int head_product(const HeadProduct& p, void* stream) {
   const dim3 grid(ceil_div(p.w.rows, kHeadRows), p.w.batch, passes < 64 ? passes : 64);
   const bool known = for_format(p.w.format, [&]<Format kFormat>() {
     if (p.tokens == 1)
-      head_product_kernel<kFormat, 1><<<grid, kHeadWarps * kWarp, 0, stream_of(stream)>>>(p);
+      launch(head_product_kernel<kFormat, 1>, grid, kHeadWarps * kWarp, 0, stream, p);
     else
-      head_product_kernel<kFormat, kHeadTokens><<<grid, kHeadWarps * kWarp, 0, stream_of(stream)>>>(p);
+      launch(head_product_kernel<kFormat, kHeadTokens>, grid, kHeadWarps * kWarp, 0, stream, p);
   });
   return known ? launched() : cudaErrorInvalidValue;
 }

@@ -90,6 +90,7 @@ __device__ void choose(const RouteArgs& a, unsigned row, const float* logits, fl
 // logits of one expert per warp, then the choice.
 template <Format kFormat>
 __global__ void __launch_bounds__(kWarps * kWarp) few_kernel(RouteArgs a, float* logits, unsigned counter, unsigned choosers, bool vectors) {
+  wait_for_inputs();
   extern __shared__ float choice[];
   const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, e = blockIdx.x * kWarps + warp;
   if (e < a.experts) {
@@ -128,6 +129,7 @@ __global__ void __launch_bounds__(kWarps * kWarp) few_kernel(RouteArgs a, float*
 }
 
 __global__ void __launch_bounds__(kWarps * kWarp) choose_kernel(RouteArgs a, const float* logits) {
+  wait_for_inputs();
   extern __shared__ float choice[];
   const unsigned warp = threadIdx.x / kWarp, r = blockIdx.x * (blockDim.x / kWarp) + warp;
   if (r < a.rows) choose(a, r, logits + std::size_t{r} * a.experts, choice + warp * (a.experts + a.groups));
@@ -137,6 +139,7 @@ __global__ void __launch_bounds__(kWarps * kWarp) choose_kernel(RouteArgs a, con
 constexpr unsigned kTile = 64, kDepth = 16, kTileThreads = 256;
 template <Format kFormat>
 __global__ void __launch_bounds__(kTileThreads) many_kernel(RouteArgs a, float* logits) {
+  wait_for_inputs();
   __shared__ float xs[kDepth][kTile + 4], ws[kDepth][kTile + 4];
   const unsigned row0 = blockIdx.x * kTile, expert0 = blockIdx.y * kTile;
   const unsigned tx = threadIdx.x % 16, ty = threadIdx.x / 16;
@@ -185,10 +188,10 @@ int route_cuda(const RouteArgs& a, void* stream) {
   const bool vectors = vector_rows(a.x) && a.w.columns % 8 == 0;
   const bool known = for_format(a.w.format, [&]<Format kFormat>() {
     if (a.rows <= kFewRows) {
-      few_kernel<kFormat><<<ceil_div(a.experts, kWarps), kWarps * kWarp, choosers * each, stream_of(stream)>>>(a, logits, route_pool.take(1), choosers, vectors);
+      launch(few_kernel<kFormat>, ceil_div(a.experts, kWarps), kWarps * kWarp, choosers * each, stream, a, logits, route_pool.take(1), choosers, vectors);
     } else {
-      many_kernel<kFormat><<<dim3(ceil_div(a.rows, kTile), ceil_div(a.experts, kTile)), kTileThreads, 0, stream_of(stream)>>>(a, logits);
-      choose_kernel<<<ceil_div(a.rows, choosers), choosers * kWarp, choosers * each, stream_of(stream)>>>(a, logits);
+      launch(many_kernel<kFormat>, dim3(ceil_div(a.rows, kTile), ceil_div(a.experts, kTile)), kTileThreads, 0, stream, a, logits);
+      launch(choose_kernel, ceil_div(a.rows, choosers), choosers * kWarp, choosers * each, stream, a, logits);
     }
   });
   return known ? launched() : cudaErrorInvalidValue;

@@ -8,6 +8,7 @@ constexpr unsigned kNormThreads = 1024;
 constexpr unsigned kKeep = 4;  // float4 that a thread keeps between the two passes of a norm
 
 __global__ void rope_table_kernel(RopeTableArgs a) {
+  wait_for_inputs();
   const unsigned i = blockIdx.x * blockDim.x + threadIdx.x, t = blockIdx.y;
   if (i >= a.half) return;
   double sin, cos;
@@ -18,6 +19,7 @@ __global__ void rope_table_kernel(RopeTableArgs a) {
 
 template <Format kFormat>
 __global__ void embed_kernel(EmbedArgs a) {
+  wait_for_inputs();
   const unsigned r = blockIdx.y, column = (blockIdx.x * blockDim.x + threadIdx.x) * 8;
   if (column >= a.out.columns) return;
   const std::int32_t id = *row_at(a.ids, r);
@@ -28,6 +30,7 @@ __global__ void embed_kernel(EmbedArgs a) {
 }
 
 __global__ void add_kernel(AddArgs a) {
+  wait_for_inputs();
   const unsigned c = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y;
   if (c >= a.out.columns) return;
   float sum = row_at(a.in[0], r)[c];
@@ -35,6 +38,7 @@ __global__ void add_kernel(AddArgs a) {
   row_at(a.out, r)[c] = sum;
 }
 __global__ void add4_kernel(AddArgs a) {
+  wait_for_inputs();
   const unsigned c = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y;
   if (c >= a.out.columns / 4) return;
   float4 sum = reinterpret_cast<const float4*>(row_at(a.in[0], r))[c];
@@ -48,6 +52,7 @@ __global__ void add4_kernel(AddArgs a) {
 // sum (where kSum) = the inputs added from left to right; out = its norm. count is 1 and sum unused for a plain norm.
 template <bool kSum>
 __global__ void __launch_bounds__(kNormThreads) norm_kernel(AddNormArgs a) {
+  wait_for_inputs();
   __shared__ float shared[kWarp];
   const unsigned r = blockIdx.x, columns = a.out.columns;
   const auto value = [&](unsigned c) {
@@ -69,6 +74,7 @@ __global__ void __launch_bounds__(kNormThreads) norm_kernel(AddNormArgs a) {
 }
 template <bool kSum>
 __global__ void __launch_bounds__(kNormThreads) norm4_kernel(AddNormArgs a) {
+  wait_for_inputs();
   __shared__ float shared[kWarp];
   const unsigned r = blockIdx.x, vectors = a.out.columns / 4;
   float4 keep[kKeep];
@@ -108,13 +114,14 @@ int norm(const AddNormArgs& a, void* stream) {
   const unsigned items = vectors ? a.out.columns / 4 : a.out.columns;
   const unsigned wanted = ceil_div(items, kWarp) * kWarp, threads = wanted < kNormThreads ? wanted : kNormThreads;
   if (vectors)
-    norm4_kernel<kSum><<<a.rows, threads, 0, stream_of(stream)>>>(a);
+    launch(norm4_kernel<kSum>, a.rows, threads, 0, stream, a);
   else
-    norm_kernel<kSum><<<a.rows, threads, 0, stream_of(stream)>>>(a);
+    launch(norm_kernel<kSum>, a.rows, threads, 0, stream, a);
   return launched();
 }
 
 __global__ void select_rows_kernel(SelectRowsArgs a) {
+  wait_for_inputs();
   const unsigned c = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y;
   if (c < a.out.columns) row_at(a.out, r)[c] = row_at(a.x, static_cast<std::size_t>(*row_at(a.output_rows, r)))[c];
 }
@@ -128,6 +135,7 @@ __device__ unsigned long long argmax_best[kCounters];
 
 // The best of a row as one number: the logit's order, then the lower index. The largest of all: a logit that is not finite.
 __global__ void __launch_bounds__(kArgmaxThreads) argmax_kernel(ArgmaxArgs a, unsigned counter) {
+  wait_for_inputs();
   __shared__ unsigned long long shared[kArgmaxThreads / kWarp];
   const unsigned r = blockIdx.y;
   const float* logits = row_at(a.logits, r);
@@ -158,14 +166,14 @@ __global__ void __launch_bounds__(kArgmaxThreads) argmax_kernel(ArgmaxArgs a, un
 
 int rope_table_cuda(const RopeTableArgs& a, void* stream) {
   if (a.tokens == 0 || a.half == 0) return 0;
-  rope_table_kernel<<<dim3(ceil_div(a.half, 64u), a.tokens), 64, 0, stream_of(stream)>>>(a);
+  launch(rope_table_kernel, dim3(ceil_div(a.half, 64u), a.tokens), 64, 0, stream, a);
   return launched();
 }
 
 int embed_cuda(const EmbedArgs& a, void* stream) {
   if (a.rows == 0) return 0;
   const dim3 grid(ceil_div(a.out.columns, 8 * 128u), a.rows);
-  const bool known = for_format(a.w.format, [&]<Format kFormat>() { embed_kernel<kFormat><<<grid, 128, 0, stream_of(stream)>>>(a); });
+  const bool known = for_format(a.w.format, [&]<Format kFormat>() { launch(embed_kernel<kFormat>, grid, 128, 0, stream, a); });
   return known ? launched() : cudaErrorInvalidValue;
 }
 
@@ -189,15 +197,15 @@ int add_cuda(const AddArgs& a, void* stream) {
   const unsigned items = vectors ? a.out.columns / 4 : a.out.columns;
   const dim3 grid(ceil_div(items, 256u), a.rows);
   if (vectors)
-    add4_kernel<<<grid, 256, 0, stream_of(stream)>>>(a);
+    launch(add4_kernel, grid, 256, 0, stream, a);
   else
-    add_kernel<<<grid, 256, 0, stream_of(stream)>>>(a);
+    launch(add_kernel, grid, 256, 0, stream, a);
   return launched();
 }
 
 int select_rows_cuda(const SelectRowsArgs& a, void* stream) {
   if (a.rows == 0) return 0;
-  select_rows_kernel<<<dim3(ceil_div(a.out.columns, 256u), a.rows), 256, 0, stream_of(stream)>>>(a);
+  launch(select_rows_kernel, dim3(ceil_div(a.out.columns, 256u), a.rows), 256, 0, stream, a);
   return launched();
 }
 
@@ -205,7 +213,7 @@ int argmax_cuda(const ArgmaxArgs& a, void* stream) {
   if (a.rows == 0) return 0;
   if (a.rows > kCounters || a.logits.columns == 0) return cudaErrorInvalidValue;
   const unsigned wanted = ceil_div(a.logits.columns, 4 * kArgmaxThreads), blocks = wanted < kArgmaxBlocks ? wanted : kArgmaxBlocks;
-  argmax_kernel<<<dim3(blocks, a.rows), kArgmaxThreads, 0, stream_of(stream)>>>(a, argmax_pool.take(a.rows));
+  launch(argmax_kernel, dim3(blocks, a.rows), kArgmaxThreads, 0, stream, a, argmax_pool.take(a.rows));
   return launched();
 }
 
