@@ -73,10 +73,9 @@ class EntryDeferral {
                                     kt::PlaceAttr::get(op.getContext(), device, "f32", "f32"), {}, {}, {}, {});
       same->getOut().replaceAllUsesExcept(both.getOut(), both);
     }
-    mlir::remark::passed(op.getLoc(), remark(kName, "Deferred"))
-        << entry_.getSymName() << " " << kt::stepName(late) << " on " << device << ": "
-        << mlir::remark::metric("late", defer_.getMaxPerToken()) << " of " << std::to_string(kt::columnsOf(op.getIds()))
-        << " by " << defer_.getLine();
+    mlir::remark::passed(kt::withRule(op.getLoc(), defer_.getLine()), remark(kName, "Deferred"))
+        << (entry_.getSymName() + ": " + kt::stepName(late) + " on " + device).str()
+        << mlir::remark::metric("late", defer_.getMaxPerToken()) << mlir::remark::metric("of", kt::columnsOf(op.getIds()));
   }
 
   void setPart(kt::ExpertsOp op, kt::ExpertsPart part) {

@@ -34,7 +34,7 @@ class EntryGraphs {
     entry_.setGraphsAttr(mlir::ArrayAttr::get(entry_.getContext(), graphs_));
     for (auto [graph, steps] : llvm::zip(graphs_, steps_)) {
       mlir::remark::passed(entry_.getLoc(), remark(kName, "Graph"))
-          << llvm::cast<kt::GraphAttr>(graph).getName() << ": " << mlir::remark::metric("steps", steps);
+          << llvm::cast<kt::GraphAttr>(graph).getName() << mlir::remark::metric("steps", steps);
     }
     return graphs_.size();
   }
@@ -45,7 +45,7 @@ class EntryGraphs {
     for (llvm::StringRef device : {step.operandDevice(), step.resultDevice()}) {
       if (!open_.erase(device)) continue;
       mlir::remark::missed(step->getLoc(), remark(kName, "Cut"))
-          << entry_.getSymName() << ": " << kt::stepName(step) << " cuts the chain of " << device;
+          << (entry_.getSymName() + ": " + kt::stepName(step) + " cuts the chain of " + device).str();
     }
   }
 

@@ -40,7 +40,7 @@ struct AddIntoNorm : mlir::OpRewritePattern<kt::NormOp> {
     rewriter.replaceOp(add, fused.getSum());
     ++count_;
     mlir::remark::passed(fused.getLoc(), remark(kName, "AddNorm"))
-        << kt::stepName(fused) << " takes the sum in front of it: " << mlir::remark::metric("terms", fused.getTerms().size());
+        << (kt::stepName(fused) + " takes the sum in front of it") << mlir::remark::metric("terms", fused.getTerms().size());
     return mlir::success();
   }
 

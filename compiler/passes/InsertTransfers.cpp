@@ -65,8 +65,8 @@ class EntryTransfers {
     for (auto [value, out] : llvm::zip(values, op.getOuts())) moved_[{value, to}] = out;
     ++transfers_;
     mlir::remark::passed(step->getLoc(), remark(kName, "Transfer"))
-        << entry_.getSymName() << " " << kt::stepName(step) << ": " << mlir::remark::metric("values", values.size())
-        << " from " << from << " to " << to;
+        << (entry_.getSymName() + ": for " + kt::stepName(step) + " from " + from + " to " + to).str()
+        << mlir::remark::metric("values", values.size());
   }
 
   // ------------------------------------------------------------------------------------------- the hand-off of a decode entry
@@ -83,8 +83,8 @@ class EntryTransfers {
       kt::SubmitOp op = createSubmit(step, from, gpu, format, experts.getSlotsAttr());
       for (auto [value, out] : llvm::zip(from, op->getResults())) moved_[{value, to}] = out;
       mlir::remark::passed(step->getLoc(), remark(kName, "HandOff"))
-          << entry_.getSymName() << " " << kt::stepName(step) << ": " << mlir::remark::metric("record", op.getRecord())
-          << " as " << format;
+          << (entry_.getSymName() + ": " + kt::stepName(step) + " by a record of " + format).str()
+          << mlir::remark::metric("record", op.getRecord());
     }
     for (unsigned i = 0; i < 3; ++i) step->setOperand(i, moved_.lookup({from[i], to}));
     return true;

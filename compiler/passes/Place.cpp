@@ -83,19 +83,13 @@ class Placer {
     llvm::SmallVector<int32_t> ids(hot.ids.begin(), hot.ids.end());
     mlir::Builder builder(module_.getContext());
     auto attr = kt::HotAttr::get(module_.getContext(), hot.device, to_string(hot.weights), to_string(hot.activations),
-                                 groupOf(hot), builder.getDenseI32ArrayAttr(ids),
+                                 hot.group, builder.getDenseI32ArrayAttr(ids),
                                  placement::to_string(policy_.experts.on_gpu_position));
     forEachStep(module_, [&](kt::StepOpInterface step) {
       auto experts = llvm::dyn_cast<kt::ExpertsOp>(step.getOperation());
       if (!experts || step.getModule().getName() != model_.modules[hot.module].name) return;
       symbols_.lookup<kt::ExpertBankOp>(experts.getBank()).setHotAttr(attr);
     });
-  }
-
-  std::uint32_t groupOf(const placement::HotExperts& hot) const {
-    if (!placement::has_scales(hot.weights)) return 0;
-    const std::uint32_t stated = policy_.experts.gpu_group;
-    return stated == placement::kGroupRow ? 0 : stated != 0 ? stated : placement::default_group(hot.weights);
   }
 
   // The residual stays where it is: only the result of the experts is moved to it. True: this step is placed.

@@ -153,8 +153,8 @@ struct Schedule : impl::ScheduleBase<Schedule> {
       moved += here;
       if (here == 0) continue;
       mlir::remark::passed(entry.getLoc(), remark(kName, "Scheduled"))
-          << entry.getSymName() << ": " << mlir::remark::metric("moved", here)
-          << "; steps of the CPU as early as they can be, waits for it last";
+          << (entry.getSymName() + ": the CPU's work as early as it can be, waits for it last").str()
+          << mlir::remark::metric("moved", here);
     }
     remarkCounts(getOperation(), kName, {{"moved", moved}});
   }

@@ -45,9 +45,9 @@ class Splitter {
     }
     layers_ += 1;
     experts_ += count;
-    mlir::remark::passed(bank.getLoc(), remark(kName, "Hot"))
-        << bank.getSymName() << ": " << mlir::remark::metric("experts", count) << " of " << std::to_string(all) << " on "
-        << hot.getDevice() << " as " << hot.getWeights() << " by " << hot.getLine();
+    mlir::remark::passed(kt::withRule(bank.getLoc(), hot.getLine()), remark(kName, "Hot"))
+        << (bank.getSymName() + ": on " + hot.getDevice() + " as " + hot.getWeights()).str()
+        << mlir::remark::metric("hot", count) << mlir::remark::metric("of", all);
     return mlir::success();
   }
 

@@ -17,13 +17,16 @@
 //   (none)       import                             one entry of kind `generic`, no bounds, no places
 //   imported     kt-specialise-entries              one body per entry, each symbol bounded; every weight is used; shapes
 //                                                   agree; nothing is placed
-//   placed       kt-place                           every op, weight, bank and cache has a device and formats that exist
-//   transferred  (nothing yet: one device)          the operands and weights of an op live on its device
-//   optimised    kt-fold-weights                    one op is one kernel: kt.mla has W_UK and W_UV, every weight is used
+//   placed       kt-place, kt-split-experts         every op, weight, bank and cache has a device and formats that exist;
+//                                                   every expert has a matrix in exactly one op over its router's ids
+//   transferred  kt-defer-experts,                  the operands and weights of an op live on its device; each record has
+//                kt-insert-transfers                one submit and one await; what is late arrives once, in the next MoE layer
+//   optimised    kt-fold-weights, kt-fuse,          one op is one kernel: kt.mla has W_UK and W_UV, every weight is used
+//                kt-schedule
 //   tiled        kt-tile-cpu                        every weight and bank has a packing that its format takes; products with
 //                                                   panels have a #kt.tile
-//   lowered      kt-plan-memory                     every operand, result and scratch area lies at a fixed address, inside
-//                                                   the arena; live ranges that meet do not share bytes; the account is
+//   lowered      kt-form-cuda-graphs,               every operand, result and scratch area lies at a fixed address, inside
+//                kt-plan-memory                     the arena; live ranges that meet do not share bytes; the account is
 //                                                   final
 //   planned      emit                               the same IR; the plan's bytes verify
 //
@@ -36,20 +39,29 @@
 //   distinct ranks, so exchanging two conflicting accesses, or duplicating a write, always leaves a descent and is refused;
 //   exchanging two reads, or moving anything else, is free. The same facts reach MLIR's own passes as memory effects.
 //
+// DEVICES. A value lies on the device of the op that made it (StepOpInterface::resultDevice) and is used on the device of its
+//   user (operandDevice): both are the op's place, but for kt.transfer, kt.submit and kt.await, which move values and are placed
+//   on the GPU that does the moving. Arguments are on every device that reads them.
+//
 // FROM LOWERED IR TO plan.fbs (emit walks this; helpers are in KtWalk.h)
 //   module kt.model, kt.policy, kt.target      Plan.model, .policy, .target
 //   module kt.devices [#kt.device]             Plan.devices, in this order; #kt.device<arena> is Device.arena_bytes
 //   module kt.account [#kt.account]            Plan.account
 //   kt.weight                                  one Weight: shape, place.weights = format, group, packing,
 //                                              recipe -> WeightJob
-//   kt.expert_bank @b                          two Weights: b.gate_up [E, 2I, H] and b.down [E, H, I]
+//   kt.expert_bank @b                          two Weights: b.gate_up [E, 2I, H] and b.down [E, H, I]; ids ->
+//                                              WeightJob.matrices
 //   kt.cache                                   one Cache; pages = sequences * ceil(tokens / page)
 //   #kt.rope                                   Plan.ropes, each distinct attribute once, in order of appearance
 //   kt.entry                                   one Entry: kind, bounds, buffers
 //   kt.entry buffers [#kt.buffer]              Entry.buffers, same indices
-//   an op of a body                            one Step: kind `compute`, place.device, place.activations, in_views, out_views,
-//                                              workspace (an index in buffers), name = stepName(op), location =
-//                                              locationText(op)
+//   kt.entry graphs [#kt.graph]                Entry.graphs, same indices
+//   module kt.defer                            Plan.defer_decode, .defer_prefill
+//   an op of a body                            one Step: kind `compute` on the CPU, `launch` on a GPU; place.device,
+//                                              place.activations, in_views, out_views, workspace (an index in buffers), graph
+//                                              (an index in graphs), name = stepName(op), location = locationText(op)
+//   kt.transfer, kt.submit, kt.await           CopyOp, PublishOp, AwaitOp with the kind of that name, on the GPU's device
+//   kt.experts slots, late                     ExpertsOp.slots; .late, .late_among_all, .part
 //   #kt.tile<x, h, rows>                       x_granule, h_granule, tile_rows of the op
 //   kt.linear                                  LinearOp; its results are consecutive columns of one buffer and become the one
 //                                              output that spans them

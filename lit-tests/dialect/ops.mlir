@@ -7,7 +7,7 @@
 // CHECK-DAG: #rope = #kt.rope<half, factor = 1.000000e+00 : f32, inv_freq = [1.00000000e+00, 5.00000000e-01]>
 // CHECK-DAG: #place = #kt.place<"cpu", weights = "bf16", activations = "f32">
 
-// CHECK: module attributes {kt.account = [#kt.account<"cpu" "arena" "activations" = 4096>], kt.devices = [#kt.device<"cpu", arena = 4096>]
+// CHECK: module attributes {kt.account = [#kt.account<"cpu" "arena" "activations" = 4096>], kt.defer = #kt.defer<max_per_token = 2, decode = true, prefill = false, all = false, line = "p.yaml:3:1">, kt.devices = [#kt.device<"cpu", arena = 4096>]
 // CHECK-SAME: kt.model = #kt.model<name = "toy", family = "qwen3_moe", architecture = "Toy", hidden = 8, vocab = 16, layers = 1, max_positions = 64, bos_token = 1, stop_tokens = [2, 3], sampling = {temperature = 5.000000e-01 : f32}>
 // CHECK-SAME: kt.phase = #kt.phase<placed>, kt.policy = "version: 1", kt.target = "toy machine"
 module attributes {
@@ -15,6 +15,7 @@ module attributes {
   kt.model = #kt.model<name = "toy", family = "qwen3_moe", architecture = "Toy", hidden = 8, vocab = 16, layers = 1,
                        max_positions = 64, bos_token = 1, stop_tokens = [2, 3],
                        sampling = {temperature = 0.5 : f32}>,
+  kt.defer = #kt.defer<max_per_token = 2, decode = true, prefill = false, all = false, line = "p.yaml:3:1">,
   kt.devices = [#kt.device<"cpu", arena = 4096>], kt.account = [#kt.account<"cpu" "arena" "activations" = 4096>]} {
 
   // CHECK: kt.weight @embed [1, 16, 8] bf16 from [#kt.piece<slot = "embed", rows = 16>]
@@ -49,6 +50,15 @@ module attributes {
   kt.expert_bank @experts experts 4 hidden 8 intermediate 6 bf16
       gate_up [#kt.piece<slot = "experts.gate_up", rows = 12>] down [#kt.piece<slot = "experts.down", rows = 8>]
       on "cpu" as "bf16" packed "row_major"
+  // some of the layer's experts, and experts that belong on a GPU
+  // CHECK: kt.expert_bank @cold experts 3 ids [0, 2, 3] hidden 8 intermediate 6 bf16 gate_up
+  kt.expert_bank @cold experts 3 ids [0, 2, 3] hidden 8 intermediate 6 bf16
+      gate_up [#kt.piece<slot = "experts.gate_up", rows = 12>] down [#kt.piece<slot = "experts.down", rows = 8>]
+  // CHECK: kt.expert_bank @warm {{.*}} packed "panel" group 64 hot <device = "cuda:0", weights = "int4", activations = "bf16", group = 128, experts = [1, 3], line = "p.yaml:7:11">
+  kt.expert_bank @warm experts 4 hidden 8 intermediate 6 bf16
+      gate_up [#kt.piece<slot = "experts.gate_up", rows = 12>] down [#kt.piece<slot = "experts.down", rows = 8>]
+      on "cpu" as "int4" packed "panel" group 64
+      hot <device = "cuda:0", weights = "int4", activations = "bf16", group = 128, experts = [1, 3], line = "p.yaml:7:11">
   // CHECK: kt.table @kv.pages pages [2, 16]
   kt.table @kv.pages pages [2, 16]
   // CHECK: kt.cache @kv paged parts [#kt.part<"k" heads = 1, width = 4>, #kt.part<"v" heads = 1, width = 4>] layers 2 page 4 tokens 64 sequences 2 pages @kv.pages on "cpu" as "f32"
@@ -110,6 +120,31 @@ module attributes {
     // CHECK: kt.lm_head %{{.*}} @embed of <Head "lm_head"> : tensor<?x8xf32, #rows> -> tensor<?x16xf32, #rows>
     %l = kt.lm_head %r @embed of <Head "lm_head"> : tensor<?x8xf32, #kt.dim<rows>> -> tensor<?x16xf32, #kt.dim<rows>>
     // CHECK: kt.return %{{.*}} : tensor<?x16xf32, #rows>
+    kt.return %l : tensor<?x16xf32, #kt.dim<rows>>
+  }
+
+  // A GPU's half of a decode entry: what is handed to the CPU and back, what is copied, late experts, graphs.
+  // CHECK: kt.entry @"decode[4]" decode bounds <tokens = 4, rows = 4, sequences = 4> graphs [#kt.graph<"decode[4].cuda:0" on "cuda:0">] {
+  // CHECK-NEXT: ^bb0(%ids: {{.*}}, %positions: {{.*}}, %rows: {{.*}}, %deferred: tensor<?x1xi32, #tokens>):
+  kt.entry @"decode[4]" decode bounds <tokens = 4, rows = 4, sequences = 4> graphs [#kt.graph<"decode[4].cuda:0" on "cuda:0">] {
+  ^bb0(%ids: tensor<?x1xi32, #kt.dim<tokens>>, %positions: tensor<?x1xi32, #kt.dim<tokens>>, %rows: tensor<?x1xi32, #kt.dim<rows>>, %deferred: tensor<?x1xi32, #kt.dim<tokens>>):
+    // CHECK: kt.embed {{.*}} {graph = 0 : i64, place = #place1}
+    %h = kt.embed %ids @embed of <Embedding "embed"> {graph = 0 : i64, place = #kt.place<"cuda:0", weights = "bf16", activations = "bf16">} : tensor<?x1xi32, #kt.dim<tokens>> -> tensor<?x8xf32, #kt.dim<tokens>>
+    // CHECK: %[[SUM:.*]], %[[OUT:.*]] = kt.add_norm rms %{{.*}}, %{{.*}} @norm eps 9.99999997E-7 of <Norm "norm" layer 0> : tensor<?x8xf32, #tokens>, tensor<?x8xf32, #tokens> -> tensor<?x8xf32, #tokens>
+    %s, %n = kt.add_norm rms %h, %h @norm eps 1.0e-06 of <Norm "norm" layer 0> : tensor<?x8xf32, #kt.dim<tokens>>, tensor<?x8xf32, #kt.dim<tokens>> -> tensor<?x8xf32, #kt.dim<tokens>>
+    %e, %w = kt.route softmax_topk %n @gate of <Router "gate" layer 0> {experts = 4 : i64, top_k = 2 : i64, normalise = true, scale = 1.0 : f32, groups = 1 : i64, topk_groups = 1 : i64} : tensor<?x8xf32, #kt.dim<tokens>> -> tensor<?x2xi32, #kt.dim<tokens>>, tensor<?x2xf32, #kt.dim<tokens>>
+    // CHECK: %[[X:.*]], %[[I:.*]], %[[V:.*]] = kt.submit %[[OUT]], %{{.*}}, %{{.*}} record 0 as "bf16" slots [0, -1, 1, 2] of <RoutedExperts "experts" layer 0> : tensor<?x8xf32, #tokens>, tensor<?x2xi32, #tokens>, tensor<?x2xf32, #tokens>
+    %x, %i, %v = kt.submit %n, %e, %w record 0 as "bf16" slots [0, -1, 1, 2] of <RoutedExperts "experts" layer 0> : tensor<?x8xf32, #kt.dim<tokens>>, tensor<?x2xi32, #kt.dim<tokens>>, tensor<?x2xf32, #kt.dim<tokens>>
+    // CHECK: %[[Z:.*]] = kt.experts swiglu %[[X]], %[[I]], %[[V]] deferred %deferred @cold slots [0, -1, 1, 2] late <count = 2, part = in_time> of <RoutedExperts "experts" layer 0> : tensor<?x8xf32, #tokens>, tensor<?x2xi32, #tokens>, tensor<?x2xf32, #tokens>, tensor<?x1xi32, #tokens>
+    %z = kt.experts swiglu %x, %i, %v deferred %deferred @cold slots [0, -1, 1, 2] late <count = 2, part = in_time> of <RoutedExperts "experts" layer 0> : tensor<?x8xf32, #kt.dim<tokens>>, tensor<?x2xi32, #kt.dim<tokens>>, tensor<?x2xf32, #kt.dim<tokens>>, tensor<?x1xi32, #kt.dim<tokens>>
+    // CHECK: kt.experts {{.*}} late <count = 2, part = late, among_all = true> of
+    %y = kt.experts swiglu %x, %i, %v deferred %deferred @cold slots [0, -1, 1, 2] late <count = 2, part = late, among_all = true> of <RoutedExperts "experts" layer 0> : tensor<?x8xf32, #kt.dim<tokens>>, tensor<?x2xi32, #kt.dim<tokens>>, tensor<?x2xf32, #kt.dim<tokens>>, tensor<?x1xi32, #kt.dim<tokens>>
+    // CHECK: kt.await %[[Z]] record 0 as "bf16" skip_empty of <RoutedExperts "experts" layer 0> : tensor<?x8xf32, #tokens>
+    %a = kt.await %z record 0 as "bf16" skip_empty of <RoutedExperts "experts" layer 0> : tensor<?x8xf32, #kt.dim<tokens>>
+    // CHECK: kt.transfer %{{.*}}, %rows from "cpu" to "cuda:0" of <RoutedExperts "experts" layer 0> : tensor<?x8xf32, #tokens>, tensor<?x1xi32, #rows> -> tensor<?x8xf32, #tokens>, tensor<?x1xi32, #rows>
+    %b, %c = kt.transfer %y, %rows from "cpu" to "cuda:0" of <RoutedExperts "experts" layer 0> : tensor<?x8xf32, #kt.dim<tokens>>, tensor<?x1xi32, #kt.dim<rows>> -> tensor<?x8xf32, #kt.dim<tokens>>, tensor<?x1xi32, #kt.dim<rows>>
+    %r = kt.select_rows %a, %c of <Norm "norm"> : tensor<?x8xf32, #kt.dim<tokens>>, tensor<?x1xi32, #kt.dim<rows>> -> tensor<?x8xf32, #kt.dim<rows>>
+    %l = kt.lm_head %r @embed of <Head "lm_head"> : tensor<?x8xf32, #kt.dim<rows>> -> tensor<?x16xf32, #kt.dim<rows>>
     kt.return %l : tensor<?x16xf32, #kt.dim<rows>>
   }
 

@@ -11,9 +11,10 @@
 // RUN: not ktc-opt %S/../Inputs/gqa.mlir --kt-place 2>&1 | FileCheck %s --check-prefix=NOPOLICY
 // RUN: not ktc-opt %S/../Inputs/gqa.mlir --kt-place=policy=%S/missing.yaml 2>&1 | FileCheck %s --check-prefix=NOFILE
 // RUN: not ktc-opt %S/../Inputs/gqa.mlir --kt-place="policy=%S/../Inputs/no-such-device.yaml target=%source/placement/targets/laptop-8-cores-32gb.yaml" 2>&1 | FileCheck %s --check-prefix=DEVICE
-// RUN: not ktc-opt %S/../Inputs/gqa.mlir --kt-place="policy=%S/../Inputs/defers.yaml target=%source/placement/targets/laptop-8-cores-32gb.yaml" 2>&1 | FileCheck %s --check-prefix=DEFER
+// RUN: not ktc-opt %S/../Inputs/gqa.mlir --kt-place="policy=%S/../Inputs/too-late.yaml target=%source/placement/targets/laptop-8-cores-32gb.yaml" 2>&1 | FileCheck %s --check-prefix=TOOLATE
+// RUN: ktc-opt %S/../Inputs/gqa.mlir --kt-place="policy=%S/../Inputs/defers.yaml target=%source/placement/targets/laptop-8-cores-32gb.yaml" | FileCheck %s --check-prefix=DEFER
 // RUN: not ktc-opt %S/../Inputs/gqa.mlir --kt-place="policy=%S/../Inputs/updates.yaml target=%source/placement/targets/laptop-8-cores-32gb.yaml" 2>&1 | FileCheck %s --check-prefix=UPDATE
-// RUN: not ktc-opt %S/../Inputs/gqa.mlir --kt-place="policy=%S/../Inputs/hot.yaml target=%source/placement/targets/two-socket-ddr5-382gb-rtx4090.yaml" 2>&1 | FileCheck %s --check-prefix=HOT
+// RUN: ktc-opt %S/../Inputs/moe.mlir --kt-place="policy=%S/../Inputs/hybrid.yaml target=%source/placement/targets/two-socket-ddr5-382gb-rtx4090.yaml" --mlir-print-local-scope | FileCheck %s --check-prefix=HOT
 // RUN: not ktc-opt %S/../Inputs/mla.mlir --kt-fold-weights --kt-place="policy=%S/../Inputs/defers.yaml" 2>&1 | FileCheck %s --check-prefix=LATE
 // RUN: ktc-opt %S/../Inputs/gqa.mlir --kt-specialise-entries="chunk=8 decode=1" | sed '/kt.entry @"decode/,$ s/<Norm "norm">/<Norm "other">/' > %t.other
 // RUN: not ktc-opt %t.other --kt-place="%exact" 2>&1 | FileCheck %s --check-prefix=OTHER
@@ -62,9 +63,15 @@
 // NOPOLICY: error: kt-place: no policy; give policy=FILE
 // NOFILE: error: {{.*}}missing.yaml
 // DEVICE: error: no-such-device.yaml:4:21: a device that target {{.*}} does not have: found cuda:3
-// DEFER: error: defers.yaml:5:8: deferred experts are not compiled yet: found max_per_token: 2; write max_per_token: 0
+// What the policy defers is written down, with its line; a token has only so many experts.
+// DEFER: kt.defer = #kt.defer<max_per_token = 2, decode = true, prefill = false, all = false, line = "defers.yaml:5:8">
+// TOOLATE: error: too-late.yaml:5:8: more late experts than a token has: found max_per_token: 3, expected at most 2, as 'l0.gate' chooses
 // UPDATE: error: updates.yaml:6:3: moving experts at run time is not compiled yet: found every_tokens: 256; remove update
-// HOT: error: hot.yaml:6:11: experts on a GPU are not compiled yet: found 1 layers with some; write on_gpu: 0
+// Hot experts are noted on their bank, and the sum of a layer stays with the residual.
+// HOT: kt.expert_bank @l0.experts experts 4 {{.*}} on "cpu" as "bf16" packed "row_major" hot <device = "cuda:0", weights = "bf16", activations = "bf16", experts = [0], line = "hybrid.yaml:9:11">
+// HOT: kt.cache @kv {{.*}} on "cuda:0" as "bf16"
+// HOT: kt.experts {{.*}} {place = #kt.place<"cpu", weights = "bf16", activations = "f32">}
+// HOT: kt.add {{.*}} of <RoutedExperts "l0.experts" layer 0> {place = #kt.place<"cuda:0", weights = "bf16", activations = "bf16">}
 // LATE: a weight is not one whole slot: expected IR in phase imported, as import writes it; start from the checkpoint
 // OTHER: the entries are not of one model: found module 'other', expected a module of the first entry; start from the checkpoint
 // CLASS: module 'l0.norm2' of class Norm has a kt.embed: expected IR in phase imported, as import writes it; start from the checkpoint

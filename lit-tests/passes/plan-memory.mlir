@@ -6,6 +6,18 @@
 // COUNTS: remark: [Analysis] Arena | Category:kt-plan-memory | Remark=extend[8], bytes={{[0-9]+}}, bytes without reuse={{[0-9]+}}
 // COUNTS: remark: [Analysis] Counts | Category:kt-plan-memory | buffers={{[0-9]+}}, in place=6
 
+// Two devices: an arena each, an argument on both that read it, GPU buffers at 256, the account of the hand-off.
+// RUN: ktc-opt %S/../Inputs/moe.mlir --kt-pipeline="chunk=8 decode=2 policy=%S/../Inputs/late.yaml target=%source/placement/targets/two-socket-ddr5-382gb-rtx4090.yaml" --mlir-print-local-scope | FileCheck %s --check-prefix=HYBRID
+// HYBRID: #kt.account<"cpu" "records" "hand-off" = {{[1-9][0-9]*}}>
+// HYBRID-SAME: #kt.account<"cuda:0" "step-block" "inputs" = {{[1-9][0-9]*}}>
+// HYBRID-SAME: kt.devices = [#kt.device<"cpu", arena = {{[1-9][0-9]*}}>, #kt.device<"cuda:0", arena = {{[1-9][0-9]*}}>]
+// HYBRID: kt.entry @"decode[2]" decode {{.*}} buffers [#kt.buffer<name = "ids", device = "cuda:0", role = ids, {{[^>]*}}>, #kt.buffer<name = "positions", device = "cuda:0", {{[^>]*}}>, #kt.buffer<name = "output_rows", device = "cuda:0", {{[^>]*}}>, #kt.buffer<name = "deferred", device = "cpu", role = deferred, {{[^>]*}}>, #kt.buffer<name = "deferred#2", device = "cuda:0", role = deferred, {{[^>]*}}>
+// HYBRID-SAME: #kt.buffer<name = "l0.experts.submit.x", device = "cpu", role = value,
+// HYBRID-SAME: #kt.buffer<name = "l0.experts.await", device = "cuda:0", role = value,
+// HYBRID-SAME: graphs [#kt.graph<"decode[2].cuda:0" on "cuda:0">]
+// RUN: not ktc-opt %S/../Inputs/moe.mlir --kt-specialise-entries --kt-place="policy=%S/../Inputs/hybrid.yaml target=%source/placement/targets/two-socket-ddr5-382gb-rtx4090.yaml" --kt-split-experts --kt-plan-memory 2>&1 | FileCheck %s --check-prefix=APART
+// APART: 'kt.experts' op has an operand on another device; run kt-insert-transfers first
+
 // Two values and the rows are the most that lives at once: 128 + 128 + 64 bytes. Without reuse it would be 576.
 // CHECK-LABEL: module @reuse
 // CHECK-SAME: kt.account = [#kt.account<"cpu" "weights" "Embedding" = 1024>, #kt.account<"cpu" "weights" "Norm" = 64>, #kt.account<"cpu" "arena" "activations" = 320>], kt.devices = [#kt.device<"cpu", arena = 320>]

@@ -32,7 +32,7 @@ kt.entry @e generic {
 ^bb0(%ids: !i, %positions: !i):
   // expected-note@+1 {{made here}}
   %h = kt.embed %ids @w of <Embedding "e"> {place = #kt.place<"cpu", weights = "bf16", activations = "f32">} : !i -> !h
-  // expected-error@+1 {{'kt.add' op runs on cuda:0, but an operand is made on cpu; values do not move between devices yet, place both modules on one}}
+  // expected-error@+1 {{'kt.add' op takes its operands on cuda:0, but one is made on cpu; run kt-insert-transfers}}
   %s = kt.add %h, %h of <DenseMlp "m"> {place = #kt.place<"cuda:0", weights = "bf16", activations = "f32">} : !h, !h -> !h
   kt.return %ids : !i
 }

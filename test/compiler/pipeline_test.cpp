@@ -237,7 +237,7 @@ experts:
   statistics: "a b.json"
   seed: 7
   update: {every_tokens: 256}
-defer: {max_per_token: 2, phases: [decode, extend], scope: all}
+defer: {max_per_token: 2, phases: [prefill, decode], scope: all}
 kv_cache: {dtype: f32, tokens: 128, sequences: 3, page: 8}
 batch: {decode: [1, 4], chunk: 64, stream_chunk: 128}
 limits:
@@ -269,16 +269,6 @@ TEST_F(PipelineTest, PlacementErrorsKeepTheirCodeAndLine) {
   ASSERT_FALSE(module.ok());
   EXPECT_EQ(module.status().code(), StatusCode::invalid_argument);
   EXPECT_EQ(module.status().message().rfind("exact.yaml:", 0), 0u) << module.status().message();
-}
-
-TEST_F(PipelineTest, DeferralIsRefusedUntilItIsCompiled) {
-  placement::Policy policy = policyOf("exact.yaml");
-  policy.defer.max_per_token = 2;
-  policy.defer.position = {"exact.yaml", 9, 1};
-  auto module = compileTo(context_, read(kSource + "/models/demo"), policy, bigCpu(), {});
-  ASSERT_FALSE(module.ok());
-  EXPECT_EQ(module.status().message(),
-            "exact.yaml:9:1: deferred experts are not compiled yet: found max_per_token: 2; write max_per_token: 0");
 }
 
 TEST(Phases, NamesAreParsedAndListed) {

@@ -101,7 +101,7 @@ Status run_compile(const CompileCommand& command) {
 
   mlir::MLIRContext context(mlir::MLIRContext::Threading::DISABLED);
   std::vector<std::string> remarks;
-  compiler::CompileOptions options{command.stop_after.value_or(compiler::Phase::lowered), &remarks, command.tile};
+  compiler::CompileOptions options{command.stop_after.value_or(compiler::Phase::lowered), &remarks, command.tile, command.disabled};
   mlir::OwningOpRef<mlir::ModuleOp> module;
   if (command.start_from) {
     KTC_ASSIGN_OR_RETURN(const std::string text, read_text(*command.start_from));

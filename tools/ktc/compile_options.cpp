@@ -33,6 +33,8 @@ Expected<std::optional<CompileCommand>> parse_compile_options(int argc, char** a
   compile->add_flag("!--no-clip-search", command.clip_search, "int8 and int4: round to amax / 127 and amax / 7, without a search");
   compile->add_option("--moments", command.moments, "int8 and int4: weigh rounding errors with what ktc-run --record-moments wrote");
   compile->add_flag("!--no-tile", command.tile, "choose no tile kernels (AMX) for the target");
+  compile->add_option("--disable-pass", command.disabled, "leave an optimisation out: defer-experts, fold-weights, form-cuda-graphs, fuse, schedule, split-experts")
+      ->allow_extra_args(false);
   compile->add_option("--max-error", command.max_error, "fail when rounding changes a matrix by more: ||w - wq|| / ||w||, for example 0.1")
       ->check(CLI::PositiveNumber);
   try {
@@ -42,6 +44,9 @@ Expected<std::optional<CompileCommand>> parse_compile_options(int argc, char** a
     return std::optional<CompileCommand>();
   } catch (const CLI::ParseError& error) {
     return Status(StatusCode::invalid_argument, std::string(error.what()) + "; see ktc compile --help");
+  }
+  for (std::string& name : command.disabled) {
+    KTC_ASSIGN_OR_RETURN(name, compiler::parseSwitchable(name));
   }
   if (!stop.empty()) {
     command.stop_after = compiler::parsePhase(stop);

@@ -23,6 +23,7 @@ struct CompileCommand {
   bool clip_search = true;
   std::optional<std::filesystem::path> moments;      // written by ktc-run --record-moments
   bool tile = true;
+  std::vector<std::string> disabled;                 // optimisations to leave out, of compiler::kSwitchable
   std::optional<double> max_error;                   // relative, of one matrix
 };
 
