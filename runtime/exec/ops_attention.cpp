@@ -3,25 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/exec/attend_phase.h"
 #include "runtime/exec/matmul_phase.h"
 
 namespace ktc::exec {
-namespace {
-
-// Calls attend(token, part) for each token and each of `parts` independent parts of its heads, dearest first: cost grows with the
-// position. In prefill the parts are the outer loop, because neighbouring tokens read the same keys.
-template <typename Attend>
-void attend_phase(const StepState& state, std::size_t parts, const Attend& attend) {
-  const std::size_t tokens = state.tokens;
-  state.workers->parallel_for(tokens * parts, 1, [&](std::size_t begin, std::size_t end) {
-    for (std::size_t item = begin; item < end; ++item) {
-      const std::size_t order = state.prefill ? item % tokens : item / parts;
-      attend(state.longest_first[order], state.prefill ? item / tokens : item % parts);
-    }
-  });
-}
-
-}  // namespace
 
 void run_step(const GqaStep& s, const StepState& state) {
   const std::size_t dim = s.head_dim, half = s.rope->half;
@@ -50,11 +35,17 @@ void run_step(const GqaStep& s, const StepState& state) {
   });
 
   const std::size_t group = s.heads / s.kv_heads;
-  attend_phase(state, s.kv_heads, [&](std::size_t t, std::size_t kv) {
+  // hardly any model: heads of one key head that are too many for one call
+  std::size_t cuts = blocks(group, kernels::kMostAttendRows);
+  while (group % cuts != 0) ++cuts;
+  const std::size_t heads = group / cuts;
+  const AttendShape shape{s.kv_heads * cuts, heads, s.heads, dim, s.attend, s.join};
+  attend_phase(shape, state, [&](std::size_t t, std::size_t part) {
+    const std::size_t kv = part / cuts;
     kernels::AttendArgs args = {};
-    args.q = s.query + t * query_stride + kv * group * dim;
+    args.q = s.query + t * query_stride + part * heads * dim;
     args.q_stride = dim;
-    args.heads = group;
+    args.heads = heads;
     args.width1 = dim;
     args.value_width = dim;
     args.cache = s.layer.base;
@@ -65,9 +56,11 @@ void run_step(const GqaStep& s, const StepState& state) {
     args.v_offset = s.v_part.offset + kv * s.v_part.head_bytes;
     args.context = state.token[t].position + std::size_t{1};
     args.scale = s.scale;
-    args.out = s.out.row(t) + kv * group * dim;
+    args.out = s.out.row(t) + part * heads * dim;
     args.out_stride = dim;
-    s.attend(args);
+    args.q_row_stride = query_stride;
+    args.out_row_stride = s.out.stride;
+    return args;
   });
 }
 
@@ -120,11 +113,14 @@ void run_step(const MlaStep& s, const StepState& state) {
     }
   });
 
-  // All heads share the keys: one item per token where tokens are many; where they are few, groups of heads, at least four
-  // because each group reads the context again.
-  const std::size_t wanted = blocks(2 * threads, std::max<std::size_t>(1, tokens));
-  const std::size_t group = blocks(s.heads, std::clamp<std::size_t>(blocks(s.heads, 4), 1, wanted));
-  attend_phase(state, blocks(s.heads, group), [&](std::size_t t, std::size_t part) {
+  // All heads share the keys. Where tokens and parts of their keys are few, groups of heads make more items, at least four
+  // because each group reads the keys again.
+  std::size_t parts = 0;
+  for (std::size_t t = 0; t < tokens; ++t) parts += attend_parts(state.token[t].position + std::size_t{1});
+  const std::size_t wanted = std::max(blocks(s.heads, kernels::kMostAttendRows), blocks(2 * threads, std::max<std::size_t>(1, parts)));
+  const std::size_t group = blocks(s.heads, std::clamp<std::size_t>(wanted, 1, blocks(s.heads, 4)));
+  const AttendShape shape{blocks(s.heads, group), group, s.heads, s.latent_dim, s.attend, s.join};
+  attend_phase(shape, state, [&](std::size_t t, std::size_t part) {
     const std::size_t h = part * group;
     kernels::AttendArgs args = {};
     args.q = s.query + t * query_stride + h * head_query;
@@ -144,7 +140,9 @@ void run_step(const MlaStep& s, const StepState& state) {
     args.scale = s.scale;
     args.out = s.context + t * context_stride + h * s.latent_dim;
     args.out_stride = s.latent_dim;
-    s.attend(args);
+    args.q_row_stride = query_stride;
+    args.out_row_stride = context_stride;
+    return args;
   });
 
   // Head outputs, heads as one long range of columns: a block that meets several heads is several calls.

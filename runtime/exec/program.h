@@ -51,16 +51,26 @@ struct Token {
   std::uint32_t position = 0;
 };
 
+// Tokens [first, first + count) of the step: one sequence, consecutive positions.
+struct TokenRun {
+  std::uint32_t first = 0, count = 0;
+};
+
 // What changes from step to step.
 struct StepState {
   Workers* workers = nullptr;
   std::size_t tokens = 0, rows = 0;
   const Token* token = nullptr;                 // [tokens]
-  const std::uint32_t* longest_first = nullptr;  // [tokens], by descending position
+  const TokenRun* runs = nullptr;               // [run_count]: every token once, by descending position
+  std::size_t run_count = 0;
   bool prefill = false;                         // some sequence brings several tokens
   std::uint32_t* busy_experts = nullptr;        // [experts], scratch of the step that runs
   std::byte* tile_scratch = nullptr;            // [workers][tile_scratch_each], for tile kernels; null: there are none
   std::size_t tile_scratch_each = 0;
+  float* attend_scratch = nullptr;              // [workers][attend_scratch_each]: a part of the keys for kMostAttendRows heads
+  std::size_t attend_scratch_each = 0;
+  float* attend_parts = nullptr;                // [attend_parts_floats], for parts of the keys that several workers take
+  std::size_t attend_parts_floats = 0;
   kernels::TileScopeFn enter_tiles = nullptr, leave_tiles = nullptr;
   std::size_t count(bool of_rows) const { return of_rows ? rows : tokens; }
 };
@@ -99,6 +109,7 @@ struct GqaStep {
   kernels::RopeFn rotate;
   kernels::StoreFn store;
   kernels::AttendFn attend;
+  kernels::AttendJoinFn join;
 };
 struct MlaStep {
   Matrix q, latent, k_rope, out;
@@ -114,6 +125,7 @@ struct MlaStep {
   kernels::RopeFn rotate;
   kernels::StoreFn store;
   kernels::AttendFn attend;
+  kernels::AttendJoinFn join;
 };
 struct RouteStep {
   Matrix x, weights;

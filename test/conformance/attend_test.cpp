@@ -106,6 +106,14 @@ struct Problem {
   float scale;
 };
 
+// Of the levels that this machine runs.
+std::vector<AttendJoinFn> join_kernels() {
+  std::vector<AttendJoinFn> found;
+  for (const Row<AttendJoinFn>& row : rows<AttendJoinFn>())
+    if (isa_level_available(row.level, host_cpu_features())) found.push_back(row.function);
+  return found;
+}
+
 class Attend : public RowTest<AttendFn> {
  protected:
   void check(Shape shape, float magnitude = 1.0f, bool value_is_k1 = false, Edge edge = Edge::back) {
@@ -246,6 +254,92 @@ TEST_P(Attend, BitsDoNotDependOnThePaging) {
         ASSERT_EQ(bits_of(other.out[h * other.out_stride + c]), bits_of(one.out[h * one.out_stride + c]))
             << "page of " << page_tokens;
   }
+}
+
+// Tokens at consecutive positions share a pass over the keys; each gets the bits that it gets alone. Keys behind a row's own
+// context must not reach it: they are made infinite for the last row to see and the others to ignore.
+TEST_P(Attend, RowsThatShareAPassGetTheBitsThatTheyGetAlone) {
+  for (const std::size_t context : {1, 60, 64, 65, 127, 300})
+    for (const std::size_t heads : {1, 4, 9})
+      for (const std::size_t rows : {2, 5, 8}) {
+        const Shape shape{heads, 40, 8, 33, context + rows - 1, 16};
+        Problem p(row().format, shape, random);
+        for (std::size_t c = 0; c < shape.value_width; ++c)
+          p.cache.set(p.at(shape.context - 1, p.v_at, shape.value_width) + c, INFINITY);
+        std::uniform_real_distribution<float> value(-1.0f, 1.0f);
+        const std::size_t q_row = heads * p.q_stride, out_row = heads * p.out_stride;
+        std::vector<float> q(rows * q_row), together(rows * out_row, -1.0f), alone(rows * out_row, -1.0f);
+        for (float& x : q) x = value(random);
+        AttendArgs args = p.args();
+        args.q = q.data();
+        args.out = together.data();
+        args.context = context;
+        args.rows = rows;
+        args.q_row_stride = q_row;
+        args.out_row_stride = out_row;
+        row().function(args);
+        for (std::size_t r = 0; r < rows; ++r) {
+          AttendArgs one = p.args();
+          one.q = q.data() + r * q_row;
+          one.out = alone.data() + r * out_row;
+          one.context = context + r;
+          row().function(one);
+        }
+        for (std::size_t i = 0; i < alone.size(); ++i)
+          ASSERT_TRUE(bits_of(together[i]) == bits_of(alone[i]) || (std::isnan(together[i]) && std::isnan(alone[i])))
+              << "context " << context << " heads " << heads << " rows " << rows << " at " << i;
+        for (std::size_t i = 0; i + out_row < alone.size(); ++i) ASSERT_TRUE(std::isfinite(alone[i])) << "of all rows but the last";
+      }
+}
+
+// Parts of the keys, joined in order, are the whole softmax; the parts of rows are those of each row alone.
+TEST_P(Attend, PartsJoinToTheWhole) {
+  for (const AttendJoinFn join : join_kernels())
+    for (const std::size_t most : {64, 128}) {
+      const Shape shape{5, 48, 16, 70, 300, 16};
+      Problem p(row().format, shape, random, 3.0f);
+      const auto part = [&](std::size_t first, float* out, float* top, float* weight) {
+        AttendArgs args = p.args();
+        args.first = first;
+        args.most = most;
+        args.top = top;
+        args.weight = weight;
+        args.out = out;
+        args.out_stride = shape.value_width;
+        row().function(args);
+      };
+      std::vector<float> out(5 * 70), more(5 * 70), top(5), weight(5), more_top(5), more_weight(5);
+      part(0, out.data(), top.data(), weight.data());
+      for (std::size_t first = most; first < shape.context; first += most) {
+        part(first, more.data(), more_top.data(), more_weight.data());
+        join({5, 70, out.data(), 70, top.data(), weight.data(), more.data(), 70, more_top.data(), more_weight.data(),
+              first + most >= shape.context});
+      }
+      for (std::size_t h = 0; h < 5; ++h) {
+        const std::vector<double> expected = p.expected(h);
+        for (std::size_t c = 0; c < 70; ++c) ASSERT_NEAR(out[h * 70 + c], expected[c], 5e-5) << "head " << h << " element " << c;
+      }
+    }
+}
+
+// Against double precision, tops far apart in both directions; without a part it only divides.
+TEST(AttendJoin, WeighsBothSidesByTheirTops) {
+  for (const AttendJoinFn join : join_kernels())
+    for (const float apart : {-200.0f, -3.0f, 0.0f, 2.5f, 200.0f})
+      for (const std::size_t width : {1, 7, 16, 33}) {
+        std::vector<float> out(width), part(width);
+        for (std::size_t c = 0; c < width; ++c) out[c] = static_cast<float>(c) + 1, part[c] = 2.0f - static_cast<float>(c);
+        float top = 1.0f, weight = 3.0f;
+        const float part_top = top + apart, part_weight = 5.0f;
+        const double most = std::max<double>(1, 1 + static_cast<double>(apart)), a = std::exp(1 - most), b = std::exp(1 + static_cast<double>(apart) - most);
+        std::vector<float> joined = out;
+        join({1, width, joined.data(), width, &top, &weight, part.data(), width, &part_top, &part_weight, false});
+        EXPECT_EQ(top, std::max(1.0f, part_top));
+        EXPECT_NEAR(weight, a * 3 + b * 5, 1e-5);
+        for (std::size_t c = 0; c < width; ++c) EXPECT_NEAR(joined[c], a * out[c] + b * part[c], 1e-4) << apart << " " << c;
+        join({1, width, joined.data(), width, &top, &weight, nullptr, 0, nullptr, nullptr, true});
+        for (std::size_t c = 0; c < width; ++c) EXPECT_NEAR(joined[c], (a * out[c] + b * part[c]) / (a * 3 + b * 5), 1e-4);
+      }
 }
 
 // A million keys from eight pages that repeat: every key counts the same number of times, so the output is that of the

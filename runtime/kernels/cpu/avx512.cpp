@@ -50,5 +50,8 @@ void attend_f32_avx512(const AttendArgs& a) {
 void attend_bf16_avx512(const AttendArgs& a) {
   attend<Bf16>(a);
 }
+void attend_join_avx512(const AttendJoinArgs& a) {
+  attend_join(a);
+}
 
 }  // namespace ktc::kernels

@@ -61,6 +61,11 @@ using LoadFn = void (*)(const std::byte* src, std::size_t count, float* dst);
 //   s_j = scale * (q[0..width1) . k1_j + q[width1..width1+width2) . k2_j),  out = softmax(s) v   over j in [0, context)
 // Key j lies in page pages[j / page_tokens], slot j % page_tokens. GQA: k1 = k, width2 = 0, v = v.
 // MLA: k1 = latent, k2 = rope part, v = latent. Online softmax, pages in order.
+//
+// `rows`: as many tokens of one sequence at consecutive positions, whose keys are read once: row r sees context + r keys, and
+// gets the bits that it gets alone. `first`, `most`: a part of the keys, j in [first, first + most) of those that a row sees, at
+// least one for each row; first is a multiple of 64. Parts are joined by AttendJoinFn: `top` and `weight`, where not null, take
+// of every head max s_j and the sum of e^(s_j - top), and out is not divided by it.
 struct AttendArgs {
   const float* q;  // [heads, q_stride]
   std::size_t q_stride;
@@ -74,8 +79,31 @@ struct AttendArgs {
   float scale;
   float* out;  // [heads, out_stride]
   std::size_t out_stride;
+  std::size_t rows = 1;                         // with more than one, rows * heads is at most kMostAttendRows
+  std::size_t q_row_stride = 0, out_row_stride = 0;
+  std::size_t first = 0, most = SIZE_MAX;
+  float* top = nullptr;     // [rows * heads], row after row, or null
+  float* weight = nullptr;  // the same; null where top is
 };
 using AttendFn = void (*)(const AttendArgs&);
+inline constexpr std::size_t kMostAttendRows = 128;
+
+// Adds a later part of the keys to an earlier one, for `heads` queries, with m = max(top, part_top):
+//   out = e^(top - m) out + e^(part_top - m) part,  weight likewise,  top = m
+// part null: there is none. divide: out /= weight at the end.
+struct AttendJoinArgs {
+  std::size_t heads, width;
+  float* out;  // [heads, out_stride]
+  std::size_t out_stride;
+  float* top;     // [heads]
+  float* weight;  // [heads]
+  const float* part;  // [heads, part_stride] or null
+  std::size_t part_stride;
+  const float* part_top;     // [heads]
+  const float* part_weight;  // [heads]
+  bool divide;
+};
+using AttendJoinFn = void (*)(const AttendJoinArgs&);
 
 // Largest number of experts that route_token takes (its scores live on the stack).
 inline constexpr std::size_t kMaxExperts = 4096;
@@ -107,6 +135,7 @@ struct KernelSet {
   StoreFn store_f32, store_bf16;
   LoadFn load_f32, load_bf16;
   AttendFn attend_f32, attend_bf16;  // by the cache's format
+  AttendJoinFn attend_join;
   PanelKernels panel_int8, panel_int4, panel_fp8, panel_bf16;  // by the weights' format
   QuantiseRowFn quantise_row;
   RoundRowFn round_row;

@@ -81,24 +81,28 @@ void gate_up(const MatmulArgs& a, std::size_t intermediate) {
 
 constexpr std::size_t kHeadChunk = 128;  // bounds the state on the stack
 
-// Online softmax, one key after the other: the sum so far is rescaled whenever a new maximum appears.
+// Online softmax, one key after the other: the sum so far is rescaled whenever a new maximum appears. Heads [first, first +
+// heads) of one row.
 template <typename T>
-void attend_heads(const AttendArgs& a, std::size_t first, std::size_t heads) {
+void attend_heads(const AttendArgs& a, std::size_t row, std::size_t first, std::size_t heads) {
   float top[kHeadChunk], denominator[kHeadChunk];
-  for (std::size_t j = 0; j < a.context; ++j) {
+  const float* row_q = a.q + row * a.q_row_stride;
+  float* row_out = a.out + row * a.out_row_stride;
+  const std::size_t seen = a.context + row, end = seen - a.first < a.most ? seen : a.first + a.most;
+  for (std::size_t j = a.first; j < end; ++j) {
     const std::byte* page = a.cache + a.pages[j / a.page_tokens] * a.page_bytes;
     const std::size_t slot = j % a.page_tokens;
     const T* k1 = reinterpret_cast<const T*>(page + a.k1_offset) + slot * a.width1;
     const T* k2 = reinterpret_cast<const T*>(page + a.k2_offset) + slot * a.width2;
     const T* v = reinterpret_cast<const T*>(page + a.v_offset) + slot * a.value_width;
     for (std::size_t h = 0; h < heads; ++h) {
-      const float* q = a.q + (first + h) * a.q_stride;
-      float* out = a.out + (first + h) * a.out_stride;
+      const float* q = row_q + (first + h) * a.q_stride;
+      float* out = row_out + (first + h) * a.out_stride;
       Lanes lanes;
       lanes.add_products(q, k1, a.width1);
       if (a.width2 != 0) lanes.add_products(q + a.width1, k2, a.width2);
       const float score = a.scale * lanes.sum();
-      if (j == 0) {
+      if (j == a.first) {
         top[h] = score;
         denominator[h] = 1.0f;
         for (std::size_t c = 0; c < a.value_width; ++c) out[c] = widen(v[c]);
@@ -115,15 +119,21 @@ void attend_heads(const AttendArgs& a, std::size_t first, std::size_t heads) {
     }
   }
   for (std::size_t h = 0; h < heads; ++h) {
-    float* out = a.out + (first + h) * a.out_stride;
+    if (a.top != nullptr) {
+      a.top[row * a.heads + first + h] = top[h];
+      a.weight[row * a.heads + first + h] = denominator[h];
+      continue;
+    }
+    float* out = row_out + (first + h) * a.out_stride;
     for (std::size_t c = 0; c < a.value_width; ++c) out[c] /= denominator[h];
   }
 }
 
 template <typename T>
 void attend(const AttendArgs& a) {
-  for (std::size_t first = 0; first < a.heads; first += kHeadChunk)
-    attend_heads<T>(a, first, a.heads - first < kHeadChunk ? a.heads - first : kHeadChunk);
+  for (std::size_t row = 0; row < a.rows; ++row)
+    for (std::size_t first = 0; first < a.heads; first += kHeadChunk)
+      attend_heads<T>(a, row, first, a.heads - first < kHeadChunk ? a.heads - first : kHeadChunk);
 }
 
 }  // namespace
@@ -145,6 +155,22 @@ void attend_f32_scalar(const AttendArgs& a) {
 }
 void attend_bf16_scalar(const AttendArgs& a) {
   attend<Bf16>(a);
+}
+
+void attend_join_scalar(const AttendJoinArgs& a) {
+  for (std::size_t h = 0; h < a.heads; ++h) {
+    float* out = a.out + h * a.out_stride;
+    if (a.part != nullptr) {
+      const float* part = a.part + h * a.part_stride;
+      const float most = a.part_top[h] > a.top[h] ? a.part_top[h] : a.top[h];
+      const float shrink = exp_scalar(a.top[h] - most), factor = exp_scalar(a.part_top[h] - most);
+      a.top[h] = most;
+      a.weight[h] = shrink * a.weight[h] + factor * a.part_weight[h];
+      for (std::size_t c = 0; c < a.width; ++c) out[c] = shrink * out[c] + factor * part[c];
+    }
+    if (a.divide)
+      for (std::size_t c = 0; c < a.width; ++c) out[c] /= a.weight[h];
+  }
 }
 
 void rms_norm_scalar(const float* x, const float* weight, float eps, std::size_t columns, float* out) {
