@@ -17,7 +17,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from end_to_end import Setting, ktc_run, main  # noqa: E402
+from end_to_end import Setting, ktc_run, ktc_run_json, main  # noqa: E402
 from safetensors_file import read_tensors  # noqa: E402
 
 POLICIES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "placement", "policies")
@@ -71,6 +71,16 @@ class Quantised(unittest.TestCase):
         _, mismatch, errors = filecmp.cmpfiles(self.path(a), self.path(b), names, shallow=False)
         self.assertEqual((mismatch, errors), ([], []))
 
+    def assert_ids_do_not_depend_on_workers(self, plan):
+        prompt = Setting.reference_json()["greedy"][1]["prompt"]
+        ids = {}
+        for threads in (1, 2, 3, 7, 16):
+            (found,) = ktc_run_json("--prompt", prompt, "--max-tokens", "24", "--ignore-eos", "--temperature", "0", "--threads",
+                                    str(threads), plan=self.path(plan))
+            ids[threads] = found["ids"]
+            self.assertEqual(len(found["ids"]), 24)
+            self.assertEqual(found["ids"], ids[1], f"{threads} workers")
+
     def test_bytes_and_report_depend_neither_on_threads_nor_on_a_kill(self):
         for name in ("cpu-int8", "cpu-int4"):
             policy = os.path.join(POLICIES, name + ".yaml")
@@ -87,6 +97,7 @@ class Quantised(unittest.TestCase):
             self.assert_equal_plans("a.ktp", "c.ktp")
             subprocess.run([os.path.join(Setting.bin, "ktc-plan"), "verify", "--weights", self.path("a.ktp")], check=True,
                            capture_output=True)
+            self.assert_ids_do_not_depend_on_workers("a.ktp")
             for plan in ("a.ktp", "b.ktp", "c.ktp"):
                 shutil.rmtree(self.path(plan))
 

@@ -49,9 +49,9 @@ def ktc_run(*arguments, plan=None, timeout=280, **options):
     return subprocess.run(command, timeout=timeout, check=False, **options)
 
 
-def ktc_run_json(*arguments):
+def ktc_run_json(*arguments, plan=None):
     """The objects that --json printed, one a line; fails the test with the program's own words."""
-    done = ktc_run(*arguments, "--json")
+    done = ktc_run(*arguments, "--json", plan=plan)
     if done.returncode != 0:
         raise AssertionError(f"ktc-run {' '.join(arguments)}: exit {done.returncode}: {done.stderr}")
     return [json.loads(line) for line in done.stdout.splitlines()]
