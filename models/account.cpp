@@ -62,6 +62,7 @@ void Account::add_problem(std::string text) {
 }
 
 void Account::fill(WeightSlot* slot, const std::vector<std::vector<WantedTensor>>& alternatives) {
+  if (checkpoint_.assumed) return;  // bf16, in no tensor
   // the alternative of which the largest share exists; the first one among equals
   const std::vector<WantedTensor>* chosen = nullptr;
   double best = 0;

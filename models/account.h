@@ -32,7 +32,8 @@ class Account {
   std::uint32_t find(std::string_view name) const;  // kNoTensor when the checkpoint has no such tensor
 
   // Claims the tensors of the alternative that the checkpoint uses and fills slot->pieces and slot->type; a tensor in FP8 brings
-  // the one with its scales. Problems are collected; the slot is then incomplete and finish() fails.
+  // the one with its scales. Problems are collected; the slot is then incomplete and finish() fails. Of an assumed checkpoint the
+  // slot stays bf16 without pieces.
   void fill(WeightSlot* slot, const std::vector<std::vector<WantedTensor>>& alternatives);
   // Leaves a tensor out on purpose.
   void skip(std::uint32_t tensor, const std::string& reason);

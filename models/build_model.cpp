@@ -311,7 +311,9 @@ class ModelBuilder {
     std::uint32_t embedding = kNoSlot;
     for (const Module& module : model_.modules)
       if (module.name == spec.tied->module) embedding = std::get<EmbeddingDesc>(module.attributes).weight;
-    if (tensor == kNoTensor) {
+    if (checkpoint_.assumed) {
+      if (flag != true) return false;
+    } else if (tensor == kNoTensor) {
       if (flag == false) {
         account_.add_problem(
             fmt::format("missing '{}' although {} is false: set {} to true if the head shares the embedding, or "

@@ -18,6 +18,7 @@ struct Checkpoint {
   std::vector<Tensor> tensors;                // sorted by name
   std::vector<std::string> dtypes;            // parallel to tensors, as the header spells them
   std::vector<std::string> warnings;
+  bool assumed = false;                       // there are no files: every tensor of the family has the shape that config.json says
 };
 
 // model.safetensors.index.json decides which files belong to the checkpoint where it exists; otherwise

@@ -59,7 +59,7 @@ struct WeightSlot {
   std::uint64_t rows = 1;
   std::uint64_t columns = 0;
   TensorType type = TensorType::bf16;  // of all its tensors
-  std::vector<TensorPiece> pieces;     // cover the slot exactly, without overlap
+  std::vector<TensorPiece> pieces;     // cover the slot exactly, without overlap; none: read_model_shapes
   SourceLine line;
 };
 

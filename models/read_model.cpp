@@ -28,14 +28,12 @@ std::string folder_name(const std::filesystem::path& folder) {
   return (failure ? folder : full).filename().string();
 }
 
-}  // namespace
-
-Expected<ModelDesc> read_model(const std::filesystem::path& folder, const std::filesystem::path& families) {
+Expected<ModelDesc> read(const std::filesystem::path& folder, const std::filesystem::path& families, bool assume) {
   std::error_code failure;
   if (!std::filesystem::is_directory(folder, failure))
-    return make_error(
-        StatusCode::not_found,
-        {folder.string(), "no checkpoint folder", {}, "a folder with config.json and safetensors files", {}});
+    return make_error(StatusCode::not_found,
+                      {folder.string(), "no checkpoint folder", {},
+                       assume ? "a folder with config.json" : "a folder with config.json and safetensors files", {}});
   const std::filesystem::path config_path = folder / "config.json";
   const std::string config_file = config_path.string();
   KTC_ASSIGN_OR_RETURN(const Json json, read_json(config_path, kMaxConfig));
@@ -48,13 +46,27 @@ Expected<ModelDesc> read_model(const std::filesystem::path& folder, const std::f
   model.family = family.name;
   KTC_ASSIGN_OR_RETURN(ModelConfig config, read_config(family, json, config_file, &model.warnings));
 
-  KTC_ASSIGN_OR_RETURN(Checkpoint checkpoint, read_checkpoint(folder));
+  Checkpoint checkpoint;
+  checkpoint.assumed = assume;
+  if (!assume) {
+    KTC_ASSIGN_OR_RETURN(checkpoint, read_checkpoint(folder));
+  }
   model.warnings.insert(model.warnings.end(), checkpoint.warnings.begin(), checkpoint.warnings.end());
   KTC_RETURN_IF_ERROR(build_model(checkpoint, &config, &model));
   model.shards = std::move(checkpoint.shards);
   model.tensors = std::move(checkpoint.tensors);
   KTC_RETURN_IF_ERROR(read_text_config(folder, json, config_file, &model));
   return model;
+}
+
+}  // namespace
+
+Expected<ModelDesc> read_model(const std::filesystem::path& folder, const std::filesystem::path& families) {
+  return read(folder, families, false);
+}
+
+Expected<ModelDesc> read_model_shapes(const std::filesystem::path& folder, const std::filesystem::path& families) {
+  return read(folder, families, true);
 }
 
 }  // namespace ktc::models

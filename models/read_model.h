@@ -15,4 +15,8 @@ namespace ktc::models {
 // installed binary). Errors name the file, tensor or config key, what was found, what was expected and what to do.
 Expected<ModelDesc> read_model(const std::filesystem::path& folder, const std::filesystem::path& families);
 
+// From config.json alone, with tokenizer files where they exist: every slot has the shape that the family declares, is bf16 and has
+// no tensors. For plans whose weights are made up. A head is tied to the embedding only where the config says so.
+Expected<ModelDesc> read_model_shapes(const std::filesystem::path& folder, const std::filesystem::path& families);
+
 }  // namespace ktc::models

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "runtime/weights/host_memory.h"
+#include "runtime/weights/random_weights.h"
 
 #ifndef MADV_POPULATE_READ  // Linux 5.14; older C libraries lack the name
 #define MADV_POPULATE_READ 22
@@ -88,6 +89,21 @@ Status fill_splat(std::byte* data, const WeightView& view, float value, const st
                                               "f32 or bf16 in row_major", ""});
 }
 
+bool is_made_here(const planfb::PlanT& plan, const planfb::WeightT& weight) {
+  if (weight.source != WeightSource::random) return false;
+  return weight.device >= plan.devices.size() || plan.devices[weight.device]->kind == planfb::DeviceKind::cpu;
+}
+
+// A block of its own, writable, that the store unmaps.
+Expected<std::byte*> allocate(const planfb::WeightT& weight) {
+  void* address = mmap(nullptr, weight.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (address == MAP_FAILED)
+    return make_error(StatusCode::resource_exhausted, {weight.name, "the system refuses the memory", std::strerror(errno),
+                                                       std::to_string(weight.bytes) + " bytes", ""});
+  madvise(address, weight.bytes, MADV_HUGEPAGE);
+  return static_cast<std::byte*>(address);
+}
+
 // Shape, format and length agree; the sizes that later code multiplies do not overflow.
 Expected<WeightView> make_view(const planfb::WeightT& weight) {
   WeightView view;
@@ -142,13 +158,18 @@ Expected<std::unique_ptr<WeightStore>> WeightStore::open(std::shared_ptr<const p
   store->plan_ = plan;
   const planfb::PlanT& p = plan->plan;
 
-  std::uint64_t splat_bytes = 0;
+  std::uint64_t splat_bytes = 0, random_bytes = 0, made = 0;
   for (const auto& weight : p.weights) {
     KTC_ASSIGN_OR_RETURN(WeightView view, make_view(*weight));
     store->views_.push_back(view);
     if (weight->source == WeightSource::splat && __builtin_add_overflow(splat_bytes, weight->bytes, &splat_bytes))
       splat_bytes = UINT64_MAX;
+    if (is_made_here(p, *weight) && __builtin_add_overflow(random_bytes, weight->bytes, &random_bytes)) random_bytes = UINT64_MAX;
   }
+  if (random_bytes != 0)
+    KTC_RETURN_IF_ERROR(check_available(random_bytes, "random weights",
+                                        "use a machine with more memory, or let layers share weights (ktc compile --alias-layers)"));
+  const RandomWeights random(p);
   if (splat_bytes != 0)
     KTC_RETURN_IF_ERROR(check_available(splat_bytes, "splat weights", "use a machine with more memory, or let layers share "
                                                                       "one weight (alias)"));
@@ -172,22 +193,26 @@ Expected<std::unique_ptr<WeightStore>> WeightStore::open(std::shared_ptr<const p
                        std::to_string(weight.offset), "at most " + std::to_string(mapping.bytes) + " bytes");
       view.data = static_cast<const std::byte*>(mapping.address) + weight.offset;
     } else if (weight.source == WeightSource::splat && weight.bytes != 0) {
-      void* address = mmap(nullptr, weight.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-      if (address == MAP_FAILED)
-        return make_error(StatusCode::resource_exhausted, {weight.name, "the system refuses the memory", std::strerror(errno),
-                                                           std::to_string(weight.bytes) + " bytes", ""});
+      KTC_ASSIGN_OR_RETURN(std::byte* address, allocate(weight));
       store->mappings_.push_back({address, weight.bytes});
-      madvise(address, weight.bytes, MADV_HUGEPAGE);
-      KTC_RETURN_IF_ERROR(fill_splat(static_cast<std::byte*>(address), view, weight.splat_value, weight.name));
-      view.data = static_cast<const std::byte*>(address);
+      KTC_RETURN_IF_ERROR(fill_splat(address, view, weight.splat_value, weight.name));
+      view.data = address;
+    } else if (is_made_here(p, weight) && weight.bytes != 0) {
+      if (progress.report != nullptr) progress.report(progress.context, made, random_bytes);
+      KTC_ASSIGN_OR_RETURN(std::byte* address, allocate(weight));
+      store->mappings_.push_back({address, weight.bytes});
+      KTC_RETURN_IF_ERROR(random.fill(static_cast<std::uint32_t>(i), {address, weight.bytes}));
+      view.data = address;
+      made += weight.bytes;
     }
   }
+  if (random_bytes != 0 && progress.report != nullptr) progress.report(progress.context, made, random_bytes);
   for (std::size_t i = 0; i < p.weights.size(); ++i) {
     const planfb::WeightT& weight = *p.weights[i];
     if (weight.source != WeightSource::alias) continue;
     const std::uint32_t target = weight.alias_of;
     if (target >= p.weights.size() || p.weights[target]->source == WeightSource::alias)
-      return corrupt(weight.name, "alias of a weight that has no bytes", std::to_string(target), "a file or splat weight");
+      return corrupt(weight.name, "alias of a weight that has no bytes", std::to_string(target), "a weight with bytes of its own");
     if (p.weights[target]->bytes < weight.bytes)
       return corrupt(weight.name, "alias of a smaller weight", std::to_string(p.weights[target]->bytes) + " bytes",
                      std::to_string(weight.bytes) + " bytes");

@@ -2,7 +2,9 @@
 //
 // mmap residency: opening costs milliseconds and no memory; the first pass over a weight reads it from disk.
 // A file that is cut short after open() cannot be survived: its pages are gone (SIGBUS). open() compares all lengths first.
-// splat weights get one page-aligned anonymous block filled once; alias weights share their target's pointer.
+// splat weights get one page-aligned anonymous block filled once, and so do random weights of a CPU; alias weights share their
+// target's pointer. Random weights of a GPU have no bytes here (data is null, of their aliases too): whoever uploads them makes them
+// with RandomWeights::fill.
 // Ownership: pointers live as long as the store. Threading: immutable after open.
 #pragma once
 
@@ -37,7 +39,8 @@ struct Progress {
 
 class WeightStore {
  public:
-  // `populate` reads every byte now (with progress), so that the first token is not slow.
+  // `populate` reads every byte now (with progress), so that the first token is not slow. Random weights are always made now, with
+  // progress of their own.
   static Expected<std::unique_ptr<WeightStore>> open(std::shared_ptr<const plan::OpenPlan> plan, bool populate,
                                                      Progress progress = {});
   ~WeightStore();

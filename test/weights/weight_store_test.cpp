@@ -180,7 +180,7 @@ TEST_F(Weights, RangesBehindTheFile) {
 
 TEST_F(Weights, AliasesOfNothing) {
   plan_->plan.weights[alias_]->alias_of = splat_alias_;
-  EXPECT_EQ(open().status().message(), "alias: alias of a weight that has no bytes: found 6, expected a file or splat weight; "
+  EXPECT_EQ(open().status().message(), "alias: alias of a weight that has no bytes: found 6, expected a weight with bytes of its own; "
                                        "restore the file, or compile the model again");
   reset();
   plan_->plan.weights[alias_]->alias_of = vector_;
