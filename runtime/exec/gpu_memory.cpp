@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "runtime/base/units.h"
+#include "runtime/exec/emulated_kernels.h"
 #include "runtime/exec/kv_layout.h"
 #include "runtime/formats/gpu_rows.h"
 #include "runtime/formats/gpu_workspace.h"
@@ -236,6 +237,7 @@ Expected<std::vector<Gpu>> open_gpus(const planfb::PlanT& plan, const ExecutorOp
     auto device = open_device(plan, d, needs.back(), options);
     if (!device.ok()) return device.status().with_context("device " + plan.devices[d]->name);
     gpu.device = std::move(device).value();
+    gpu.kernels = gpu.device->info().emulated ? emulated_kernels() : gpu.device->kernels();
     KTC_RETURN_IF_ERROR(check_memory(plan, d, needs.back(), *gpu.device));
     gpus.push_back(std::move(gpu));
   }

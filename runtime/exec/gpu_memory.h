@@ -25,6 +25,7 @@ struct Gpu {
   std::unique_ptr<device::Device> device;        // behind what it pins, before its blocks: freed in between
   device::Block arena, weights, step_block, tables;
   std::vector<device::Block> caches;             // by Plan.caches, empty where the cache is elsewhere
+  gpu::KernelSet kernels;                        // of the device
   std::vector<gpu::Weight> weight;               // by Plan.weights, no data where the weight is elsewhere
   std::vector<GpuRope> ropes;                    // by Plan.ropes
   std::map<std::vector<std::int32_t>, const std::int32_t*> slots;  // of experts ops, on the device

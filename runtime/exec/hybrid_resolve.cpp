@@ -228,7 +228,7 @@ class Resolver {
     args.live = reader.block_at(program_.block.live);
     args.epoch = reinterpret_cast<const std::uint32_t*>(reader.block_at(program_.block.epoch));
     args.pairs = record.area->pairs;
-    return reader.add(to.launches, reader.gpu_.device->kernels().publish, args);
+    return reader.add(to.launches, reader.gpu_.kernels.publish, args);
   }
 
   Status publish_copies(const planfb::StepT& from, RecordStep& record, HybridStep& to) {
@@ -279,7 +279,7 @@ class Resolver {
     args.epoch = reinterpret_cast<const std::uint32_t*>(reader.block_at(program_.block.epoch));
     args.pairs = area.pairs;
     args.skip_empty = op.skip_empty;
-    return reader.add(to.launches, reader.gpu_.device->kernels().await, args);
+    return reader.add(to.launches, reader.gpu_.kernels.await, args);
   }
 
   // Steps of the CPU between a publish and its await whose values are used by each other and by that await alone.

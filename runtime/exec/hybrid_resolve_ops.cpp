@@ -46,8 +46,8 @@ Status gqa(const GpuStepReader& r, const planfb::GqaOpT& op, std::vector<Launch>
   attend.head_dim = op.head_dim;
   attend.scale = op.scale;
   attend.scratch = part(r.scratch(), space.query, space.partial);
-  KTC_RETURN_IF_ERROR(r.add(launches, r.gpu_.device->kernels().gqa_append, append));
-  return r.add(launches, r.gpu_.device->kernels().gqa_attend, attend);
+  KTC_RETURN_IF_ERROR(r.add(launches, r.gpu_.kernels.gqa_append, append));
+  return r.add(launches, r.gpu_.kernels.gqa_attend, attend);
 }
 
 Status mla(const GpuStepReader& r, const planfb::MlaOpT& op, std::vector<Launch>& launches) {
@@ -80,8 +80,8 @@ Status mla(const GpuStepReader& r, const planfb::MlaOpT& op, std::vector<Launch>
   attend.scale = op.scale;
   attend.activations = r.activations();
   attend.scratch = part(r.scratch(), space.query + space.context, space.partial);
-  KTC_RETURN_IF_ERROR(r.add(launches, r.gpu_.device->kernels().mla_append, append));
-  return r.add(launches, r.gpu_.device->kernels().mla_attend, attend);
+  KTC_RETURN_IF_ERROR(r.add(launches, r.gpu_.kernels.mla_append, append));
+  return r.add(launches, r.gpu_.kernels.mla_attend, attend);
 }
 
 Status linear(const GpuStepReader& r, const planfb::LinearOpT& op, std::vector<Launch>& launches) {
@@ -92,7 +92,7 @@ Status linear(const GpuStepReader& r, const planfb::LinearOpT& op, std::vector<L
   args.out = r.out(0);
   args.activations = r.activations();
   args.scratch = r.scratch();
-  return r.add(launches, r.gpu_.device->kernels().linear, args);
+  return r.add(launches, r.gpu_.kernels.linear, args);
 }
 
 Status route(const GpuStepReader& r, const planfb::RouteOpT& op, std::vector<Launch>& launches) {
@@ -110,7 +110,7 @@ Status route(const GpuStepReader& r, const planfb::RouteOpT& op, std::vector<Lau
   args.normalise = op.normalise;
   args.scale = op.scale;
   args.scratch = r.scratch();
-  return r.add(launches, r.gpu_.device->kernels().route, args);
+  return r.add(launches, r.gpu_.kernels.route, args);
 }
 
 Status experts(const GpuStepReader& r, const planfb::ExpertsOpT& op, std::vector<Launch>& launches) {
@@ -132,7 +132,7 @@ Status experts(const GpuStepReader& r, const planfb::ExpertsOpT& op, std::vector
   args.experts = r.plan_.model->experts;
   args.activations = r.activations();
   args.scratch = r.scratch();
-  return r.add(launches, r.gpu_.device->kernels().experts, args);
+  return r.add(launches, r.gpu_.kernels.experts, args);
 }
 
 Status mlp(const GpuStepReader& r, const planfb::MlpOpT& op, std::vector<Launch>& launches) {
@@ -143,7 +143,7 @@ Status mlp(const GpuStepReader& r, const planfb::MlpOpT& op, std::vector<Launch>
   args.out = r.out(0);
   args.activations = r.activations();
   args.scratch = r.scratch();
-  return r.add(launches, r.gpu_.device->kernels().mlp, args);
+  return r.add(launches, r.gpu_.kernels.mlp, args);
 }
 
 // The terms of a sum.
@@ -157,7 +157,7 @@ Status terms(const GpuStepReader& r, Args& args) {
 }
 
 Status launches_of(const GpuStepReader& r, std::vector<Launch>& launches) {
-  const gpu::KernelSet& kernels = r.gpu_.device->kernels();
+  const gpu::KernelSet& kernels = r.gpu_.kernels;
   const planfb::OpUnion& op = r.step_.op;
   switch (op.type) {
     case Op::EmbedOp: {
@@ -291,7 +291,7 @@ Expected<Launch> rope_launch(const GpuStepReader& reader, std::uint32_t index) {
   args.positions = reader.block_at(reader.block_.positions);
   args.cos = rope.cos;
   args.sin = rope.sin;
-  const auto fn = reader.gpu_.device->kernels().rope_table;
+  const auto fn = reader.gpu_.kernels.rope_table;
   if (fn == nullptr) return reader.no_kernel();
   return Launch([fn, args](device::Stream& stream, const Counts& counts) -> Status {
     if (counts.tokens == 0) return {};

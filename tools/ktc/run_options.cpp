@@ -177,6 +177,40 @@ constexpr Flag kFlags[] = {
        o.isa = *level;
        return Status();
      }},
+    {"--emulate-gpu", "", kAll, "GPUs:", "run the plan's GPUs on the host: slow, for tests; no GPU is needed",
+     [](Options& o, std::string_view, const std::string&) {
+       o.emulate_gpu = true;
+       return Status();
+     }},
+    {"--handoff", "KIND", kAll, nullptr,
+     "between CPU and GPU: doorbell, hostnode or automatic (automatic: doorbell,\n"
+     "and hostnode where the system refuses mapped memory)",
+     [](Options& o, std::string_view f, const std::string& v) {
+       for (const auto kind : {exec::HandoffKind::automatic, exec::HandoffKind::doorbell, exec::HandoffKind::hostnode}) {
+         if (v != exec::to_string(kind)) continue;
+         o.handoff = kind;
+         return Status();
+       }
+       return bad_value(f, v, "doorbell, hostnode or automatic");
+     }},
+    {"--no-graph", "", kAll, nullptr, "launch the steps of decode one by one instead of as a CUDA graph",
+     [](Options& o, std::string_view, const std::string&) {
+       o.graphs = false;
+       return Status();
+     }},
+
+    {"--stats", "", kAll, "Looking inside:", "say for what share of the time CPU and GPU were busy",
+     [](Options& o, std::string_view, const std::string&) {
+       o.statistics = true;
+       return Status();
+     }},
+    {"--trace", "FILE", kAll, nullptr,
+     "write what ran when as a Chrome trace, for chrome://tracing or Perfetto;\n"
+     "a traced step with a GPU is slower; with --no-graph its kernels show up",
+     [](Options& o, std::string_view, const std::string& v) {
+       o.trace = v;
+       return Status();
+     }},
     {"--help", "", kAll, nullptr, "this text",
      [](Options& o, std::string_view, const std::string&) {
        o.help = true;

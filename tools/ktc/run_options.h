@@ -12,6 +12,7 @@
 
 #include "runtime/base/cpu_features.h"
 #include "runtime/base/status.h"
+#include "runtime/exec/executor.h"
 
 namespace ktc::run {
 
@@ -57,6 +58,12 @@ struct Options {
 
   int threads = 0;  // 0: the executor decides
   IsaLevel isa = IsaLevel::best;
+
+  bool emulate_gpu = false;
+  bool graphs = true;
+  exec::HandoffKind handoff = exec::HandoffKind::automatic;
+  bool statistics = false;  // shares of the time in which CPU and GPU were busy
+  std::optional<std::filesystem::path> trace;
 };
 
 // arguments: without the program's name. Only syntax and combinations are checked here; no file is opened.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cstdlib>
 
 #include "runtime/base/progress.h"
 #include "runtime/weights/host_memory.h"
@@ -13,6 +14,21 @@ namespace {
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// A worker or the driver hangs and run() will not return: without this, neither would the program.
+void end_process(void*) {
+  note("ktc-run: a device or a worker does not answer any more; the program ends without cleaning up");
+  std::_Exit(2);
+}
+
+// ", cuda:0 (emulated), hand-off by doorbell"; nothing for a plan without GPUs.
+std::string devices_text(const Options& options, const exec::Executor& executor) {
+  std::string text;
+  for (const auto& device : executor.plan().plan.devices)
+    if (device->kind == planfb::DeviceKind::cuda) text += ", " + device->name + (options.emulate_gpu ? " (emulated)" : "");
+  if (!text.empty()) text += fmt::format(", hand-off by {}", exec::to_string(executor.handoff()));
+  return text;
 }
 
 }  // namespace
@@ -40,6 +56,16 @@ Status open_executor(const Options& options, Session& session, exec::Moments* mo
   exec::ExecutorOptions settings;
   settings.threads = options.threads;
   settings.isa = options.isa;
+  settings.emulate_gpu = options.emulate_gpu;
+  settings.graphs = options.graphs;
+  settings.handoff = options.handoff;
+  settings.wedged = end_process;
+  settings.note = [](void*, std::string_view line) { note(line); };
+  if (options.trace) {
+    KTC_ASSIGN_OR_RETURN(session.trace, TraceFile::create(*options.trace, session.plan->plan));
+    settings.tracer = session.trace->tracer();
+  }
+  session.busy_shares = options.statistics;
   settings.moments = moments;
   // Weights that fit in memory are read now, with progress, so that the first tokens do not wait for the disk; larger ones
   // are read as they are used.
@@ -54,7 +80,8 @@ Status open_executor(const Options& options, Session& session, exec::Moments* mo
   const planfb::ModelT& model = session.model();
   note(fmt::format("loaded {} ({}, {} layers) in {:.2f} s: {} thread{}, {}", model.name, model.family, model.layers,
                    session.load_seconds, session.executor->threads(), session.executor->threads() == 1 ? "" : "s",
-                   to_string(session.executor->isa())));
+                   to_string(session.executor->isa())) +
+       devices_text(options, *session.executor));
   return {};
 }
 

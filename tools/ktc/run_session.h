@@ -9,13 +9,16 @@
 #include "runtime/plan/plan.h"
 #include "tools/ktc/run_options.h"
 #include "tools/ktc/run_statistics.h"
+#include "tools/ktc/run_trace.h"
 
 namespace ktc::run {
 
 struct Session {
   std::shared_ptr<const plan::OpenPlan> plan;
+  std::unique_ptr<TraceFile> trace;  // before the executor, which writes to it
   std::unique_ptr<exec::Executor> executor;
   double load_seconds = 0;
+  bool busy_shares = false;
 
   const planfb::ModelT& model() const { return *plan->plan.model; }
   // As Executor::tokens_per_sequence, but before anything is allocated.
@@ -25,7 +28,9 @@ struct Session {
     return longest;
   }
   Statistics statistics(const exec::Throughput& throughput) const {
-    return collect_statistics(load_seconds, *executor, throughput);
+    Statistics statistics = collect_statistics(load_seconds, *executor, throughput);
+    statistics.busy_shares = busy_shares;
+    return statistics;
   }
 };
 

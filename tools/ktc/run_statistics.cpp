@@ -16,11 +16,21 @@ Statistics collect_statistics(double load_seconds, const exec::Executor& executo
           .throughput = throughput,
           .peak_memory_bytes = static_cast<std::uint64_t>(usage.ru_maxrss) * 1024,  // Linux counts KiB
           .threads = executor.threads(),
-          .isa = std::string(to_string(executor.isa()))};
+          .isa = std::string(to_string(executor.isa())),
+          .busy = executor.busy(),
+          .gpu = executor.plan().plan.devices.size() > 1};
 }
 
+namespace {
+
+double share(std::uint64_t part, std::uint64_t whole) {
+  return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+}  // namespace
+
 nlohmann::ordered_json to_json(const Statistics& s) {
-  return {{"load_seconds", s.load_seconds},
+  nlohmann::ordered_json json = {{"load_seconds", s.load_seconds},
           {"prompt_tokens", s.throughput.prompt_tokens},
           {"prefill_tokens_per_second", s.throughput.prefill_tokens_per_second()},
           {"decode_tokens", s.throughput.decode_tokens},
@@ -28,6 +38,11 @@ nlohmann::ordered_json to_json(const Statistics& s) {
           {"peak_memory_bytes", s.peak_memory_bytes},
           {"threads", s.threads},
           {"isa", s.isa}};
+  if (s.busy_shares) {
+    json["cpu_busy"] = share(s.busy.cpu, s.busy.steps);
+    if (s.gpu) json["gpu_busy_at_least"] = share(s.busy.wait, s.busy.steps);
+  }
+  return json;
 }
 
 std::string to_text(const Statistics& s) {
@@ -36,6 +51,10 @@ std::string to_text(const Statistics& s) {
   if (s.throughput.decode_tokens > 0) {
     text += fmt::format("; decode {} tokens, {:.1f} tokens/s", s.throughput.decode_tokens,
                         s.throughput.decode_tokens_per_second());
+  }
+  if (s.busy_shares) {
+    text += fmt::format("; CPU busy {:.1f} %", 100 * share(s.busy.cpu, s.busy.steps));
+    if (s.gpu) text += fmt::format(", GPU at least {:.1f} %", 100 * share(s.busy.wait, s.busy.steps));
   }
   return text + fmt::format("; load {:.2f} s; memory {}; {} thread{}, {}", s.load_seconds,
                             format_bytes(s.peak_memory_bytes), s.threads, s.threads == 1 ? "" : "s", s.isa);

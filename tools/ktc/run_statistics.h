@@ -16,11 +16,16 @@ struct Statistics {
   std::uint64_t peak_memory_bytes = 0;  // of the process, mapped weights that were touched included
   int threads = 0;
   std::string isa;
+  exec::Busy busy;
+  bool busy_shares = false;  // say them
+  bool gpu = false;          // the plan has one
 };
 
 Statistics collect_statistics(double load_seconds, const exec::Executor& executor, const exec::Throughput& throughput);
 nlohmann::ordered_json to_json(const Statistics& statistics);
 
+// Busy shares count from the executor's opening. The GPU's is a lower bound: what the CPU waited for it; it may be busy beside the
+// CPU as well, which only a trace shows.
 // "prefill 3 tokens, 210.4 tokens/s; decode 63 tokens, 85.1 tokens/s; load 0.05 s; memory 120.3 MiB; 2 threads, avx512"
 std::string to_text(const Statistics& statistics);
 
