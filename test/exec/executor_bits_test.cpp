@@ -95,6 +95,24 @@ TEST_P(ExecutorBits, AnyNumberOfWorkers) {
   }
 }
 
+// Keys are taken in parts: by one worker in prefill, by several in decode, and by however many there are.
+TEST_P(ExecutorBits, ContextsOfSeveralParts) {
+  TinyOptions long_options = options();
+  long_options.tokens_per_sequence = 1100;
+  long_options.sequences = 2;
+  const OnDisk tiny(long_options);
+  const std::vector<std::int32_t> ids = random_ids(1066, 61);
+  const auto one = tiny.open(1, GetParam().isa);
+  ASSERT_NE(one, nullptr);
+  const Logits expected = run_alone(*one, ids, std::vector<std::size_t>(22, 48));  // the last ten one by one
+  for (const int threads : {2, 7}) {
+    const auto executor = tiny.open(threads, GetParam().isa);
+    ASSERT_NE(executor, nullptr);
+    std::vector<std::size_t> chunks(threads == 2 ? 35 : 31, threads == 2 ? 29 : 33);
+    EXPECT_TRUE(same_bits(run_alone(*executor, ids, chunks, 1), expected)) << threads << " threads";
+  }
+}
+
 TEST_P(ExecutorBits, PagesAreReused) {
   const auto executor = open(2);
   ASSERT_NE(executor, nullptr);
