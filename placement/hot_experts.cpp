@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "placement/auto_experts.h"
+#include "placement/cost_model.h"
 #include "placement/device_formats.h"
 #include "placement/memory.h"
 #include "placement/slot_use.h"
@@ -71,11 +73,40 @@ Expected<std::uint64_t> budget_in_slots(const models::ModelDesc& model, const Mo
   return Status(StatusCode::internal, "experts.on_gpu: an unknown kind; please report this");
 }
 
+// `auto` under the cost model. `shape` says how a layer's hot experts would be packed on the GPU, without ids.
+Expected<HotSets> choose_by_cost(const CostModel& cost, const StrategyInput& input, const std::vector<HotExperts>& shape) {
+  std::vector<double> bytes;
+  for (const HotExperts& layer : shape) {
+    KTC_ASSIGN_OR_RETURN(const double of_one, cost.hot_expert_bytes(layer));
+    bytes.push_back(of_one);
+  }
+  HotExperts probe;
+  HotCost costs;
+  costs.layer = [&](std::size_t layer, std::uint32_t, const std::vector<std::uint32_t>& ids) {
+    probe = shape[layer];
+    probe.ids = ids;
+    return cost.layer_us_per_token(probe, bytes[layer]);
+  };
+  Status failed;
+  costs.total = [&](const HotChoice& choice) {
+    std::vector<HotExperts> hot = shape;
+    for (std::size_t i = 0; i < hot.size(); ++i) hot[i].ids = choice.sets[i];
+    const auto us = cost.us_per_token(hot);
+    if (!us.ok()) failed = us.status();
+    return us.ok() ? *us : 0;
+  };
+  auto choice = choose_auto(input, {input.budget}, costs);
+  if (!failed.ok()) return failed;
+  if (!choice.ok()) return choice.status();
+  return std::move(choice->sets);
+}
+
 }  // namespace
 
 Expected<std::vector<HotExperts>> choose_hot_experts(const models::ModelDesc& model,
-                                                     const std::vector<ModulePlacement>& modules,
-                                                     const ExpertsPolicy& experts, const ExpertCounts& counts) {
+                                                     const std::vector<ModulePlacement>& modules, const Policy& policy,
+                                                     const Target& target, const ExpertCounts& counts) {
+  const ExpertsPolicy& experts = policy.experts;
   std::vector<HotExperts> hot;
   if (experts.on_gpu.none()) return hot;
   KTC_ASSIGN_OR_RETURN(Movable movable, find_movable(model, modules, counts));
@@ -124,14 +155,18 @@ Expected<std::vector<HotExperts>> choose_hot_experts(const models::ModelDesc& mo
       movable.input.budget,
       budget_in_slots(model, movable, experts, {.format = first, .group = group_for(first), .gpu = true}));
   movable.input.seed = experts.seed;
-  auto sets = choose(experts.strategy, movable.input);
-  if (!sets.ok()) return sets.status().with_context(to_string(experts.position));
-  for (std::size_t i = 0; i < movable.modules.size(); ++i) {
-    if ((*sets)[i].empty()) continue;
-    const Format weights = format_for(movable.modules[i]);
-    hot.push_back({movable.modules[i], device, weights, activations.value_or(default_activations(device, weights)),
-                   std::move((*sets)[i]), group_for(weights)});
+  for (const std::uint32_t module : movable.modules) {
+    const Format weights = format_for(module);
+    hot.push_back({module, device, weights, activations.value_or(default_activations(device, weights)), {}, group_for(weights)});
   }
+  auto sets = [&]() -> Expected<HotSets> {
+    if (experts.strategy != Strategy::auto_) return choose(experts.strategy, movable.input);
+    KTC_ASSIGN_OR_RETURN(const CostModel cost, CostModel::create(model, modules, policy, target, counts));
+    return choose_by_cost(cost, movable.input, hot);
+  }();
+  if (!sets.ok()) return sets.status().with_context(to_string(experts.position));
+  for (std::size_t i = 0; i < hot.size(); ++i) hot[i].ids = std::move((*sets)[i]);
+  std::erase_if(hot, [](const HotExperts& layer) { return layer.ids.empty(); });
   return hot;
 }
 

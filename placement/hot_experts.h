@@ -9,8 +9,9 @@ namespace ktc::placement {
 // Chooses among the routed experts that rules put on the CPU without `pin`. `counts` are those of all MoE layers, or
 // empty. Errors: formats the GPU's kernels do not take, more experts per layer than there are, several GPUs (not in
 // this version), and those of choose().
+// Strategy `auto` asks the cost model (cost_model.h) for `policy` on `target`; the others look at `policy.experts` alone.
 Expected<std::vector<HotExperts>> choose_hot_experts(const models::ModelDesc& model,
-                                                     const std::vector<ModulePlacement>& modules,
-                                                     const ExpertsPolicy& experts, const ExpertCounts& counts);
+                                                     const std::vector<ModulePlacement>& modules, const Policy& policy,
+                                                     const Target& target, const ExpertCounts& counts);
 
 }  // namespace ktc::placement

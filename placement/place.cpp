@@ -206,14 +206,13 @@ Expected<Placement> place(const ModelDesc& model, const Policy& policy, const Ta
     if (placement.kv_device.empty() && model.modules[i].cls == models::ModuleClass::Attention)
       placement.kv_device = placement.modules[i].device;
   }
-  ExpertCounts read;
+  placement.counts = counts;
   if (counts.empty() && !policy.experts.counts.empty()) {
     auto rows = counts_of(model, policy.experts.counts);
     if (!rows.ok()) return rows.status().with_context(to_string(policy.experts.statistics_position));
-    read = std::move(*rows);
+    placement.counts = std::move(*rows);
   }
-  KTC_ASSIGN_OR_RETURN(placement.hot,
-                       choose_hot_experts(model, placement.modules, policy.experts, counts.empty() ? read : counts));
+  KTC_ASSIGN_OR_RETURN(placement.hot, choose_hot_experts(model, placement.modules, policy, target, placement.counts));
   note_rounding(model, policy, &placement);
   note_embeddings(model, policy, &placement);
   KTC_RETURN_IF_ERROR(judge_sizes(model, policy, target, &placement));

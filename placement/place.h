@@ -53,6 +53,7 @@ struct Placement {
   std::vector<ModulePlacement> modules;  // parallel to ModelDesc::modules
   std::vector<RuleUse> rules;            // parallel to Policy::rules
   std::vector<HotExperts> hot;           // layers without any are left out
+  ExpertCounts counts;                   // of all MoE layers, as the strategy saw them; empty: none
   std::string kv_device;                 // device of the first attention module
   std::vector<MemoryLine> memory;        // weights and kv-cache exactly, arena as an upper bound (memory.h)
   std::vector<std::string> notes;        // "rule policy.yaml:9:5 ... matches nothing": one line each

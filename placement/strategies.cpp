@@ -134,9 +134,7 @@ Expected<HotSets> choose(Strategy strategy, const StrategyInput& input) {
                           {"experts.strategy", "frequency without counts", {}, {}, "give statistics, or take uniform"});
       return choose_frequency(input);
     case Strategy::auto_:
-      return make_error(StatusCode::unsupported, {"experts.strategy", "this version has no cost model", "auto",
-                                                  "one of uniform, frequency, front-loading, random",
-                                                  "take frequency, or uniform without statistics"});
+      return Status(StatusCode::internal, "experts.strategy: auto is chosen by choose_auto; please report this");
   }
   return Status(StatusCode::internal, "experts.strategy: an unknown value; please report this");
 }

@@ -39,7 +39,8 @@ HotSets choose_random(const StrategyInput& input);
 // The pairs with the highest counts of all layers together; ties: lower layer, then lower id. Needs counts.
 HotSets choose_frequency(const StrategyInput& input);
 
-// Errors: counts whose shape is not that of `experts`; `frequency` without counts; `auto`, which needs a cost model.
+// Errors: counts whose shape is not that of `experts`; `frequency` without counts; `auto`, which needs a cost
+// (auto_experts.h).
 Expected<HotSets> choose(Strategy strategy, const StrategyInput& input);
 
 }  // namespace ktc::placement

@@ -34,6 +34,38 @@ Status read_rate(const Map& map, std::string_view key, double* target) {
   return Status();
 }
 
+Status read_positive(const Map& map, std::string_view key, std::string_view unit, double* target) {
+  if (!map.has(key)) return Status();
+  KTC_ASSIGN_OR_RETURN(*target, map[key].number());
+  if (!(*target > 0)) return map[key].error({}, fmt::format("more than 0 {}", unit), "remove the key if it is unknown");
+  return Status();
+}
+
+Status read_fraction(const Node& node, double* target) {
+  KTC_ASSIGN_OR_RETURN(*target, node.number());
+  if (!(*target > 0 && *target <= 1)) return node.error({}, "a fraction above 0 and at most 1");
+  return Status();
+}
+
+// One number for all formats, or a map of them.
+Status read_efficiency(const Map& map, std::string_view key, Efficiency* target) {
+  constexpr Format kWeights[] = {Format::f32, Format::bf16, Format::fp8, Format::int8, Format::int4};
+  if (!map.has(key)) return Status();
+  const Node node = map[key];
+  if (node.is_scalar()) {
+    double all = 0;
+    KTC_RETURN_IF_ERROR(read_fraction(node, &all));
+    for (const Format format : kWeights) (*target)[format] = all;
+    return Status();
+  }
+  std::vector<std::string> names;
+  for (const Format format : kWeights) names.emplace_back(to_string(format));
+  KTC_ASSIGN_OR_RETURN(Map formats, node.map(names));
+  for (const Format format : kWeights)
+    if (formats.has(to_string(format))) KTC_RETURN_IF_ERROR(read_fraction(formats[to_string(format)], &(*target)[format]));
+  return Status();
+}
+
 Status read_isa(const Node& node, std::vector<std::string>* isa) {
   KTC_ASSIGN_OR_RETURN(std::vector<Node> items, node.sequence());
   CpuFeatures all;
@@ -50,7 +82,8 @@ Status read_isa(const Node& node, std::vector<std::string>* isa) {
 }
 
 Expected<CpuTarget> read_cpu(const Node& node) {
-  KTC_ASSIGN_OR_RETURN(Map map, node.map({"sockets", "cores", "memory", "read_gb_per_s", "isa", "l2", "l3"}));
+  KTC_ASSIGN_OR_RETURN(Map map, node.map({"sockets", "cores", "memory", "read_gb_per_s", "isa", "l2", "l3", "vnni_tops", "amx_int8_tops",
+                                            "read_efficiency", "matrix_efficiency", "kernel_us"}));
   CpuTarget cpu;
   KTC_RETURN_IF_ERROR(map.require("cores").status());
   KTC_RETURN_IF_ERROR(map.require("memory").status());
@@ -64,11 +97,17 @@ Expected<CpuTarget> read_cpu(const Node& node) {
   if (map.has("isa")) KTC_RETURN_IF_ERROR(read_isa(map["isa"], &cpu.isa));
   KTC_RETURN_IF_ERROR(read_bytes(map, "l2", &cpu.l2_bytes));
   KTC_RETURN_IF_ERROR(read_bytes(map, "l3", &cpu.l3_bytes));
+  KTC_RETURN_IF_ERROR(read_positive(map, "vnni_tops", "10^12 operations a second", &cpu.vnni_tops));
+  KTC_RETURN_IF_ERROR(read_positive(map, "amx_int8_tops", "10^12 operations a second", &cpu.amx_int8_tops));
+  KTC_RETURN_IF_ERROR(read_efficiency(map, "read_efficiency", &cpu.read_efficiency));
+  KTC_RETURN_IF_ERROR(read_efficiency(map, "matrix_efficiency", &cpu.matrix_efficiency));
+  KTC_RETURN_IF_ERROR(read_positive(map, "kernel_us", "microseconds", &cpu.kernel_us));
   return cpu;
 }
 
 Expected<GpuTarget> read_gpu(const Node& node, const std::vector<GpuTarget>& earlier) {
-  KTC_ASSIGN_OR_RETURN(Map map, node.map({"device", "name", "sm", "memory", "context", "read_gb_per_s", "pcie_gb_per_s"}));
+  KTC_ASSIGN_OR_RETURN(Map map, node.map({"device", "name", "sm", "memory", "context", "read_gb_per_s", "pcie_gb_per_s", "bf16_tflops",
+                                            "read_efficiency", "kernel_us", "handoff_us"}));
   GpuTarget gpu;
   KTC_ASSIGN_OR_RETURN(Node device, map.require("device"));
   const auto text = device.string();
@@ -84,6 +123,10 @@ Expected<GpuTarget> read_gpu(const Node& node, const std::vector<GpuTarget>& ear
   KTC_RETURN_IF_ERROR(read_bytes(map, "context", &gpu.context));
   KTC_RETURN_IF_ERROR(read_rate(map, "read_gb_per_s", &gpu.read_gb_per_s));
   KTC_RETURN_IF_ERROR(read_rate(map, "pcie_gb_per_s", &gpu.pcie_gb_per_s));
+  KTC_RETURN_IF_ERROR(read_positive(map, "bf16_tflops", "10^12 operations a second", &gpu.bf16_tflops));
+  KTC_RETURN_IF_ERROR(read_efficiency(map, "read_efficiency", &gpu.read_efficiency));
+  KTC_RETURN_IF_ERROR(read_positive(map, "kernel_us", "microseconds", &gpu.kernel_us));
+  KTC_RETURN_IF_ERROR(read_positive(map, "handoff_us", "microseconds", &gpu.handoff_us));
   return gpu;
 }
 

@@ -4,15 +4,21 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "runtime/base/cpu_features.h"
 #include "runtime/base/status.h"
+#include "runtime/formats/formats.h"
 
 namespace ktc::placement {
 
+// Fractions of a rate by format of the weights, each above 0 and at most 1. What is missing is unknown.
+using Efficiency = std::map<Format, double>;
+
+// What is 0 or missing here is unknown; rates.h says what the cost model takes instead.
 struct CpuTarget {
   std::uint32_t sockets = 1;
   std::uint32_t cores = 1;       // physical, over all sockets
@@ -21,6 +27,11 @@ struct CpuTarget {
   std::vector<std::string> isa;  // names from runtime/base/cpu_features.def: "avx2", "avx512f", "amx_int8"
   std::uint64_t l2_bytes = 0;    // per core, 0: unknown
   std::uint64_t l3_bytes = 0;    // over all sockets, 0: unknown or none
+  double vnni_tops = 0;          // 10^12 int8 operations a second (two per multiply-add) of the kernels for few rows, all cores
+  double amx_int8_tops = 0;      // of the tile kernel, all cores, operands in L2, one scale per row
+  Efficiency read_efficiency;    // of read_gb_per_s: expert kernels of one token
+  Efficiency matrix_efficiency;  // of amx_int8_tops (f32, bf16: of the vector rate): experts of many tokens
+  double kernel_us = 0;          // fixed time of one parallel loop of a step
 };
 
 struct GpuTarget {
@@ -31,6 +42,10 @@ struct GpuTarget {
   std::uint64_t context = std::uint64_t{500} << 20;  // bytes that the driver and its kernels take, whatever runs
   double read_gb_per_s = 0;  // 0: unknown
   double pcie_gb_per_s = 0;  // host to device, 0: unknown
+  double bf16_tflops = 0;    // large products, as reached
+  Efficiency read_efficiency;  // of read_gb_per_s: products of one token
+  double kernel_us = 0;      // fixed time of one kernel in a graph
+  double handoff_us = 0;     // of one layer: record up, CPU's answer at once, result down; without bandwidth
 };
 
 struct Target {

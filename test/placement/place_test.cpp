@@ -407,9 +407,6 @@ TEST(HotExpertsTest, RefusalsSayWhy) {
             "no int8 there");
   EXPECT_EQ(error_of(try_place(model, kRest, "experts: {on_gpu: 10%, gpu: {devices: [cuda:0], weights: int8, group: 64}}\n")),
             "p.yaml:4:58: group of int8 weights: found 64, expected row; remove group");
-  EXPECT_EQ(error_of(try_place(model, kRest, "experts: {strategy: auto, on_gpu: 10%, gpu: {devices: [cuda:0]}}\n")),
-            "p.yaml:4:10: experts.strategy: this version has no cost model: found auto, expected one of uniform, "
-            "frequency, front-loading, random; take frequency, or uniform without statistics");
   const char* two =
       "version: 1\nname: two\ncpu: {cores: 4, memory: 64GiB}\ngpus:\n  - {device: cuda:0, name: g, sm: 80, memory: "
       "8GiB}\n"

@@ -127,10 +127,6 @@ TEST(StrategiesTest, SeedsMatterAndAreTheSameOnEveryMachine) {
 TEST(StrategiesTest, RefusalsSayWhy) {
   EXPECT_EQ(choose(Strategy::frequency, {{4}, 2, {}, 1}).status().message(),
             "experts.strategy: frequency without counts; give statistics, or take uniform");
-  EXPECT_EQ(choose(Strategy::auto_, {{4}, 2, {}, 1}).status().message(),
-            "experts.strategy: this version has no cost model: found auto, expected one of uniform, frequency, "
-            "front-loading, random; "
-            "take frequency, or uniform without statistics");
   const std::string other =
       "expert statistics: counts of another model: found 1 rows, expected one count for every expert of 2 layers; "
       "record them with this model";

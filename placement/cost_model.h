@@ -1,0 +1,96 @@
+// Predicted time of every step of a plan, from shapes, placement and the rates of the target. Pure functions.
+//
+// The formulas are those of roofline models, with three terms that decide small steps: kernels' fixed times, hand-offs, and how
+// many different experts a batch touches. Symbols: B rows of a step, k experts a token takes, p_e the probability that a token
+// takes expert e (k * count_e / sum of the layer's counts, at most 1; k / E without counts).
+//
+//   experts touched    U = sum over the cold of 1 - (1 - p_e)^B: rows are independent, so real batches touch fewer
+//   product on a CPU   max(r, c) + 0.5 min(r, c): r = bytes / (read rate * read_efficiency), c = operations / rate of the kernel
+//                      that the rows per matrix select (tiles.h). The 0.5 is what overlap leaves, fitted to the table of expert
+//                      layers in docs/performance.md: 1 to 256 tokens per expert within 17 % (cost_model_test.cpp)
+//   product on a GPU   max(r, c) + kernels * kernel_us
+//   attention          its products, and the KV cache read once for each row: context * bytes of a token
+//   hand-off           handoff_us, times the probability that any pair is cold, and record and result over PCIe
+//   MoE layer          before + max(GPU: shared + hot, hand-off + CPU: in time + what of late_{l-1} is not done yet)
+//   deferral           of X cold pairs of a token, X binomial, min(D, X) are late (scope cpu), or D of all k. Late work of layer l
+//                      runs on the CPU while the GPU is in layer l + 1. A chain of layers therefore tends to
+//                      max(CPU time, GPU time), never less
+//   streamed prefill   max(all cold experts over PCIe, GPU)
+//
+// One GPU works at a time (a chain of layers), but for hot experts elsewhere, which run beside it. Not modelled: caches that
+// hold the weights (small models are faster than predicted), a CPU whose bandwidth others take, the host's work between steps.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "placement/place.h"
+#include "placement/rates.h"
+
+namespace ktc::placement {
+
+enum class Bound : std::uint8_t { cpu_read, cpu_compute, gpu_read, gpu_compute, pcie, handoff, kernels };
+constexpr std::size_t kBounds = 7;
+std::string_view to_string(Bound bound);  // "CPU bandwidth", "hand-off"
+
+// What each part of a step takes by itself, in us; parts overlap, so they add up to more than the step.
+struct StepParts {
+  double cpu_experts = 0, cpu_other = 0, gpu_attention = 0, gpu_dense = 0, gpu_hot = 0, head = 0, handoff = 0, pcie = 0;
+  double kernels = 0;  // fixed times, on every device
+};
+
+struct StepCost {
+  std::string entry;            // "decode[4]", "extend[2048]", "stream[8192]": extend with streamed experts
+  std::uint32_t rows = 0;       // tokens of the step
+  double us = 0;
+  double tokens_per_second = 0;
+  StepParts parts;
+  std::array<double, kBounds> critical{};  // us by what they are spent on, along the longest path: they add up to `us`
+  Bound bound = Bound::kernels;            // the largest of these
+  double cold_experts = 0;      // different cold experts touched in a MoE layer, mean; 0: no MoE layer
+  double hit_rate = 0;          // share of routed pairs that hot experts serve
+};
+
+struct Prediction {
+  std::vector<StepCost> steps;     // decode buckets, extend, and with batch.stream_chunk the streamed extend
+  std::uint32_t context = 0;       // tokens of every sequence that decode steps are predicted for
+  std::vector<std::string> notes;  // rates that were assumed
+};
+
+struct CostOptions {
+  std::uint32_t context = 0;  // 0: half of kv_cache.tokens
+};
+
+// Threading: immutable; keeps no reference to what it was made from.
+class CostModel {
+ public:
+  // `modules` as resolved by place(); `counts` of all MoE layers, or empty. Errors: weights whose size overflows.
+  static Expected<CostModel> create(const models::ModelDesc& model, const std::vector<ModulePlacement>& modules,
+                                    const Policy& policy, const Target& target, const ExpertCounts& counts,
+                                    const CostOptions& options = {});
+
+  // Several entries of one layer, on different GPUs, are allowed. Errors: as create().
+  Expected<Prediction> predict(const std::vector<HotExperts>& hot) const;
+
+  // Mean over the decode buckets of microseconds per token: what `auto` minimises.
+  Expected<double> us_per_token(const std::vector<HotExperts>& hot) const;
+
+  // The same for one MoE layer alone (its module, its hot experts on one GPU), as if its neighbours were equal: without deferral
+  // us_per_token is a constant plus the sum of these. `expert_bytes`: of one hot expert.
+  double layer_us_per_token(const HotExperts& hot, double expert_bytes) const;
+
+  // Bytes of one hot expert of a layer.
+  Expected<double> hot_expert_bytes(const HotExperts& hot) const;
+
+ private:
+  struct Impl;
+  explicit CostModel(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+  std::shared_ptr<const Impl> impl_;
+};
+
+}  // namespace ktc::placement

@@ -1,0 +1,299 @@
+// The cost model against figures that were computed or measured elsewhere, and properties that every prediction keeps.
+#include "placement/cost_model.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "test/placement/model_builder.h"
+
+namespace ktc::placement {
+namespace {
+
+using models::ModelDesc;
+
+const test::ModelShape kQwen30{.layers = 48, .hidden = 2048, .vocab = 151936, .heads = 32, .kv_heads = 4, .head_dim = 128,
+                               .experts = 128, .top_k = 8, .intermediate = 768};
+
+// Rates of the roofline tables: 160 GB/s, 4300 GB/s, 6 us a hand-off; everything else at its limit.
+Target roofline() {
+  Target target;
+  target.name = "roofline";
+  target.cpu.cores = 16;
+  target.cpu.read_gb_per_s = 160, target.cpu.vnni_tops = 1e6, target.cpu.kernel_us = 1e-9;
+  GpuTarget gpu;
+  gpu.device = "cuda:0", gpu.name = "g", gpu.sm = 90, gpu.memory = std::uint64_t{139} << 30;
+  gpu.read_gb_per_s = 4300, gpu.pcie_gb_per_s = 1e6, gpu.bf16_tflops = 592, gpu.kernel_us = 1e-9, gpu.handoff_us = 6;
+  for (const Format f : {Format::f32, Format::bf16, Format::fp8, Format::int8, Format::int4})
+    target.cpu.read_efficiency[f] = target.cpu.matrix_efficiency[f] = gpu.read_efficiency[f] = 1;
+  target.gpus.push_back(gpu);
+  return target;
+}
+
+struct Plan {
+  ModelDesc model;
+  Policy policy;
+  std::vector<ModulePlacement> modules;
+  std::vector<HotExperts> hot;
+  Target target = roofline();
+  ExpertCounts counts;
+
+  explicit Plan(const test::ModelShape& shape, Format experts = Format::int4, const std::string& dense_device = "cuda:0")
+      : model(test::build_model(shape)) {
+    policy.kv_cache.tokens = 8192;
+    for (const models::Module& module : model.modules) {
+      ModulePlacement placed;
+      const bool routed = module.cls == models::ModuleClass::RoutedExperts;
+      placed.device = routed ? "cpu" : dense_device;
+      placed.weights = routed ? experts : Format::bf16;
+      placed.group = placed.weights == Format::int4 ? 64 : 0;
+      placed.activations = placed.weights == Format::bf16 ? Format::bf16 : Format::int8;
+      modules.push_back(placed);
+    }
+  }
+  // The first `n` ids of every MoE layer.
+  Plan& with_hot(std::uint32_t n, const std::string& device = "cuda:0") {
+    hot.clear();
+    for (std::uint32_t i = 0; i < model.modules.size() && n > 0; ++i) {
+      if (model.modules[i].cls != models::ModuleClass::RoutedExperts) continue;
+      HotExperts layer{i, device, modules[i].weights, Format::bf16, {}, modules[i].group};
+      layer.ids.resize(n);
+      std::iota(layer.ids.begin(), layer.ids.end(), 0u);
+      hot.push_back(std::move(layer));
+    }
+    return *this;
+  }
+  Prediction predict() const {
+    auto model_of = CostModel::create(model, modules, policy, target, counts);
+    EXPECT_TRUE(model_of.ok()) << model_of.status().message();
+    auto prediction = model_of->predict(hot);
+    EXPECT_TRUE(prediction.ok()) << prediction.status().message();
+    return *prediction;
+  }
+  StepCost first() const { return predict().steps.front(); }
+};
+
+// The limits of a 30B model with 3B active, context 4096, INT4 experts and BF16 elsewhere, computed by hand from the sizes:
+// 6.02 ms of CPU, 0.67 ms of dense work, 48 hand-offs of 6 us; half of the experts hot; and all of them.
+TEST(CostModelTest, RooflineOfAThirtyBillionModel) {
+  Plan plan(kQwen30);
+  EXPECT_NEAR(plan.first().tokens_per_second, 143, 143 * 0.02);
+  EXPECT_NEAR(plan.first().parts.cpu_experts, 6020, 60);
+  EXPECT_EQ(plan.first().bound, Bound::cpu_read);
+  EXPECT_NEAR(plan.with_hot(64).first().tokens_per_second, 252, 252 * 0.03);
+  EXPECT_NEAR(plan.with_hot(128).first().tokens_per_second, 1124, 1124 * 0.03);
+  EXPECT_EQ(plan.first().bound, Bound::gpu_read);
+  EXPECT_NEAR(plan.first().hit_rate, 1, 1e-9);
+  EXPECT_NEAR(plan.first().cold_experts, 0, 1e-9);
+  Plan int8(kQwen30, Format::int8), bf16(kQwen30, Format::bf16);
+  EXPECT_NEAR(int8.first().tokens_per_second, 81, 81 * 0.03);
+  EXPECT_NEAR(bf16.first().tokens_per_second, 42, 42 * 0.03);
+}
+
+// Batches: 143, 173, 249 tokens a second at 1, 4 and 16 rows.
+TEST(CostModelTest, RooflineOfBatches) {
+  Plan plan(kQwen30);
+  plan.policy.batch.decode = {1, 4, 16};
+  const Prediction p = plan.predict();
+  ASSERT_EQ(p.steps.size(), 4u);
+  EXPECT_EQ(p.steps[1].entry, "decode[4]");
+  EXPECT_NEAR(p.steps[1].tokens_per_second, 173, 173 * 0.04);
+  EXPECT_NEAR(p.steps[2].tokens_per_second, 249, 249 * 0.04);
+  EXPECT_NEAR(p.steps[1].cold_experts, 128 * (1 - std::pow(1 - 8.0 / 128, 4)), 1e-6);
+}
+
+// Every expert late: the longer of CPU and GPU, and what cannot overlap at both ends.
+TEST(CostModelTest, DeferralTendsToTheLongerChain) {
+  Plan plan(kQwen30);
+  const StepCost serial = plan.first();
+  double last = serial.us;
+  for (std::uint32_t late = 1; late <= 8; ++late) {
+    plan.policy.defer.max_per_token = late;
+    const StepCost step = plan.first();
+    EXPECT_LE(step.us, last * (1 + 1e-9)) << late;
+    EXPECT_GE(step.us, step.parts.cpu_experts);
+    last = step.us;
+  }
+  EXPECT_NEAR(1e6 / last, 166, 166 * 0.05);
+  // with few hot experts on a slow CPU no more than the GPU's share can be hidden
+  EXPECT_GE(last, serial.us - serial.parts.gpu_attention - serial.parts.gpu_dense - serial.parts.head - serial.parts.handoff - 1);
+}
+
+// docs/performance.md, expert layers with one scale per 64 features: us at 1, 4, 16, 64 and 256 tokens per expert.
+TEST(CostModelTest, MeasuredExpertLayers) {
+  struct Case {
+    std::uint32_t hidden, intermediate, top_k, many;  // experts of the cases with 16 tokens and more
+    Format format;
+    double us[5];
+  };
+  const Case cases[] = {{2048, 768, 8, 64, Format::int8, {369, 428, 6194, 16470, 64709}},
+                        {2048, 768, 8, 64, Format::int4, {219, 265, 4559, 17795, 70905}},
+                        {2048, 512, 10, 64, Format::int8, {332, 402, 4312, 10855, 40956}},
+                        {7168, 2048, 8, 16, Format::int8, {3420, 3809, 14593, 39265, 165268}},
+                        {7168, 2048, 8, 16, Format::int4, {2038, 2248, 10803, 41399, 157141}}};
+  const std::uint32_t per_expert[] = {1, 4, 16, 64, 256};
+  const auto shipped = read_target(KTC_SOURCE_DIR "/placement/targets/emerald-rapids-16-cores-h200.yaml");
+  ASSERT_TRUE(shipped.ok()) << shipped.status().message();
+  for (const Case& c : cases)
+    for (int i = 0; i < 5; ++i) {
+      const bool many = per_expert[i] >= 16;
+      const std::uint32_t experts = many ? c.many : c.top_k;
+      Plan plan({.layers = 1, .hidden = c.hidden, .experts = experts, .top_k = experts, .intermediate = c.intermediate}, c.format);
+      plan.policy.batch.decode = {per_expert[i]};
+      plan.target = *shipped;
+      plan.target.cpu.read_gb_per_s = 116;  // of those rounds: bytes / time / fraction
+      EXPECT_NEAR(plan.first().parts.cpu_experts, c.us[i], c.us[i] * 0.17)
+          << c.hidden << " " << to_string(c.format) << " " << per_expert[i];
+    }
+}
+
+TEST(CostModelTest, CountsDecideHitsAndExpertsTouched) {
+  Plan plan({.layers = 2, .experts = 4, .top_k = 2});
+  plan.counts = {{6, 2, 0, 0}, {1, 1, 1, 1}};
+  plan.with_hot(1);
+  // layer 0: expert 0 is taken by every token (6/8 of two picks, at most 1), expert 1 by half; layer 1: all by half
+  const StepCost step = plan.first();
+  EXPECT_NEAR(step.hit_rate, (1.0 + 0.5) / (1.5 + 2), 1e-9);
+  EXPECT_NEAR(step.cold_experts, (0.5 + 1.5) / 2, 1e-9);
+}
+
+TEST(CostModelTest, PropertiesOfEveryPrediction) {
+  std::mt19937 random(5);
+  for (int round = 0; round < 200; ++round) {
+    test::ModelShape shape;
+    shape.layers = 1 + random() % 5, shape.experts = 2 + random() % 30;
+    shape.mla = random() % 2, shape.shared_expert = random() % 2;
+    shape.top_k = 1 + random() % shape.experts;
+    shape.hidden = 64 << random() % 4;
+    shape.dense_layers = random() % shape.layers;
+    Plan plan(shape, random() % 2 ? Format::int8 : Format::int4, random() % 4 == 0 ? "cpu" : "cuda:0");
+    plan.policy.batch.decode = {1, 2, 5};
+    plan.policy.batch.stream_chunk = random() % 2 ? 0 : 1024;
+    plan.policy.defer.max_per_token = random() % 3;
+    plan.policy.defer.extend = random() % 2;
+    plan.target.cpu.read_gb_per_s = 1 + random() % 500;
+    plan.target.gpus[0].read_gb_per_s = 100 + random() % 4000;
+    plan.target.gpus[0].kernel_us = 1, plan.target.cpu.kernel_us = 1;
+    plan.target.gpus[0].pcie_gb_per_s = 1 + random() % 50;
+    for (std::uint32_t l = shape.dense_layers; l < shape.layers; ++l) {
+      auto& row = plan.counts.emplace_back();
+      for (std::uint32_t e = 0; e < shape.experts; ++e) row.push_back(random() % 100);
+    }
+    plan.with_hot(random() % shape.experts);
+    const Prediction p = plan.predict();
+    EXPECT_TRUE(p.notes.empty()) << p.notes.front();
+    for (const StepCost& step : p.steps) {
+      SCOPED_TRACE(step.entry);
+      EXPECT_GT(step.us, 0);
+      EXPECT_TRUE(std::isfinite(step.us));
+      EXPECT_NEAR(std::accumulate(step.critical.begin(), step.critical.end(), 0.0), step.us, step.us * 1e-9);
+      EXPECT_NEAR(step.tokens_per_second, step.rows * 1e6 / step.us, 1e-6 * step.tokens_per_second);
+      for (const double part : step.critical) EXPECT_LE(part, step.critical[static_cast<std::size_t>(step.bound)]);
+      EXPECT_GE(step.hit_rate, 0);
+      EXPECT_LE(step.hit_rate, 1 + 1e-12);
+    }
+    // more rows take longer, and less per token
+    for (std::size_t i = 1; i < 3; ++i) {
+      EXPECT_GE(p.steps[i].us, p.steps[i - 1].us * (1 - 1e-9));
+      EXPECT_GE(p.steps[i].cold_experts, p.steps[i - 1].cold_experts - 1e-9);
+    }
+    // a faster machine is not slower, deferral never costs
+    Plan faster = plan;
+    faster.target.cpu.read_gb_per_s *= 2, faster.target.gpus[0].read_gb_per_s *= 2;
+    Plan undeferred = plan;
+    undeferred.policy.defer.max_per_token = 0;
+    const Prediction f = faster.predict(), u = undeferred.predict();
+    for (std::size_t i = 0; i < p.steps.size(); ++i) {
+      EXPECT_LE(f.steps[i].us, p.steps[i].us * (1 + 1e-9));
+      EXPECT_LE(p.steps[i].us, u.steps[i].us * (1 + 1e-9)) << plan.policy.defer.max_per_token;
+    }
+  }
+}
+
+TEST(CostModelTest, WithoutDeferralLayersAddUp) {
+  Plan plan({.layers = 4, .experts = 8, .top_k = 2});
+  plan.policy.batch.decode = {1, 4};
+  plan.with_hot(3);
+  const auto model = CostModel::create(plan.model, plan.modules, plan.policy, plan.target, {});
+  ASSERT_TRUE(model.ok());
+  auto layers = [&](const std::vector<HotExperts>& hot) {
+    double sum = 0;
+    for (const HotExperts& layer : hot) sum += model->layer_us_per_token(layer, *model->hot_expert_bytes(layer));
+    return sum;
+  };
+  const std::vector<HotExperts> three = plan.hot, five = plan.with_hot(5).hot;
+  EXPECT_NEAR(*model->us_per_token(three) - *model->us_per_token(five), layers(three) - layers(five), 1e-9);
+}
+
+TEST(CostModelTest, BoundsNameWhatIsSlow) {
+  Plan plan(kQwen30);
+  plan.target.gpus[0].handoff_us = 1000;
+  EXPECT_EQ(plan.first().bound, Bound::handoff);
+  plan.target = roofline();
+  plan.target.gpus[0].read_gb_per_s = 10;
+  EXPECT_EQ(plan.first().bound, Bound::gpu_read);
+  plan.target = roofline();
+  plan.target.cpu.vnni_tops = 0.01;
+  EXPECT_EQ(plan.first().bound, Bound::cpu_compute);
+  plan.target = roofline();
+  plan.target.gpus[0].kernel_us = 100;
+  EXPECT_EQ(plan.first().bound, Bound::kernels);
+  plan.target = roofline();
+  plan.target.gpus[0].pcie_gb_per_s = 55;
+  plan.policy.batch.stream_chunk = 2048;
+  const Prediction p = plan.predict();
+  EXPECT_EQ(p.steps.back().entry, "stream[2048]");
+  EXPECT_EQ(p.steps.back().bound, Bound::pcie);
+  EXPECT_NEAR(p.steps.back().tokens_per_second, 7380, 7380 * 0.03);  // 15.4 GB over 55.5 GB/s for 2048 tokens
+  plan.target.gpus[0].bf16_tflops = 1;
+  EXPECT_EQ(plan.predict().steps.back().bound, Bound::gpu_compute);
+}
+
+TEST(CostModelTest, ACpuAloneHasNoHandOff) {
+  Plan plan(kQwen30, Format::int4, "cpu");
+  const StepCost step = plan.first();
+  EXPECT_EQ(step.parts.handoff, 0);
+  EXPECT_EQ(step.parts.pcie, 0);
+  EXPECT_EQ(step.parts.gpu_dense, 0);
+  EXPECT_NEAR(step.us, step.parts.cpu_experts + step.parts.cpu_other + step.parts.head + step.parts.kernels, 1e-6 * step.us);
+}
+
+TEST(CostModelTest, TwoGpusShareALayersExperts) {
+  Plan plan({.layers = 2, .hidden = 1024, .experts = 16, .top_k = 8, .intermediate = 512}, Format::bf16);
+  plan.target.gpus.push_back(plan.target.gpus[0]);
+  plan.target.gpus[1].device = "cuda:1";
+  plan.target.gpus[0].read_gb_per_s = plan.target.gpus[1].read_gb_per_s = 20;  // reading decides
+  plan.target.gpus[0].handoff_us = plan.target.gpus[1].handoff_us = 1;
+  plan.with_hot(16);
+  const double one = plan.first().us;
+  std::vector<HotExperts> both;
+  for (HotExperts layer : plan.hot) {
+    HotExperts other = layer;
+    other.device = "cuda:1";
+    other.ids.assign(layer.ids.begin() + 8, layer.ids.end());
+    layer.ids.resize(8);
+    both.push_back(layer);
+    both.push_back(other);
+  }
+  plan.hot = both;
+  EXPECT_LT(plan.first().us, one);
+  EXPECT_NEAR(plan.first().hit_rate, 1, 1e-9);
+}
+
+TEST(CostModelTest, AssumedRatesAreNoted) {
+  Plan plan({.layers = 1});
+  plan.target.cpu.read_gb_per_s = 0;
+  plan.target.cpu.kernel_us = 0;
+  plan.target.gpus[0].read_efficiency.erase(Format::int4);
+  const Prediction p = plan.predict();
+  ASSERT_EQ(p.notes.size(), 2u);
+  EXPECT_EQ(p.notes[0],
+            "the target states no read_gb_per_s, kernel_us of cpu: predictions assume some; ktc probe measures them");
+  EXPECT_EQ(p.notes[1],
+            "the target states no read_efficiency of cuda:0: predictions assume some; ktc probe measures them");
+}
+
+}  // namespace
+}  // namespace ktc::placement

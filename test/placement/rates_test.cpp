@@ -1,0 +1,86 @@
+// The rates in target files, and what is assumed without them.
+#include "placement/rates.h"
+
+#include <gtest/gtest.h>
+
+namespace ktc::placement {
+namespace {
+
+std::string text(const std::string& cpu, const std::string& gpu = {}) {
+  return "version: 1\nname: box\ncpu: {cores: 4, memory: 8GiB" + cpu + "}\n" +
+         (gpu.empty() ? "" : "gpus:\n  - {device: cuda:0, name: x, sm: 80, memory: 8GiB" + gpu + "}\n");
+}
+
+TEST(RatesTest, EveryKeyIsRead) {
+  const auto target =
+      parse_target(text(", read_gb_per_s: 50, isa: [amx_tile, amx_int8], vnni_tops: 1.5, amx_int8_tops: 12, read_efficiency: 0.9, "
+                        "matrix_efficiency: {int8: 0.4, int4: 0.3}, kernel_us: 0.8",
+                        ", read_gb_per_s: 1000, pcie_gb_per_s: 25, bf16_tflops: 100, read_efficiency: {bf16: 0.7, int4: 1}, kernel_us: "
+                        "2.5, handoff_us: 4"),
+                   "t.yaml");
+  ASSERT_TRUE(target.ok()) << target.status().message();
+  EXPECT_EQ(target->cpu.vnni_tops, 1.5);
+  EXPECT_EQ(target->cpu.amx_int8_tops, 12);
+  EXPECT_EQ(target->cpu.read_efficiency.size(), 5u);
+  EXPECT_EQ(target->cpu.read_efficiency.at(Format::fp8), 0.9);
+  EXPECT_EQ(target->cpu.matrix_efficiency, (Efficiency{{Format::int8, 0.4}, {Format::int4, 0.3}}));
+  EXPECT_EQ(target->cpu.kernel_us, 0.8);
+  EXPECT_EQ(target->gpus[0].bf16_tflops, 100);
+  EXPECT_EQ(target->gpus[0].read_efficiency, (Efficiency{{Format::bf16, 0.7}, {Format::int4, 1}}));
+  EXPECT_EQ(target->gpus[0].kernel_us, 2.5);
+  EXPECT_EQ(target->gpus[0].handoff_us, 4);
+
+  const Rates rates = rates_of(*target);
+  ASSERT_EQ(rates.devices.size(), 2u);
+  EXPECT_EQ(rates.of("cpu").read, 50e3);  // bytes in a microsecond
+  EXPECT_EQ(rates.of("cpu").tile, 12e6);
+  EXPECT_EQ(rates.of("cuda:0").read, 1e6);
+  EXPECT_EQ(rates.of("cuda:0").handoff_us, 4);
+  EXPECT_EQ(rates.of("cuda:0").reads.at(Format::int4), 1);
+  // what the maps leave out
+  ASSERT_EQ(rates.notes.size(), 2u);
+  EXPECT_EQ(rates.notes[0],
+            "the target states no matrix_efficiency of cpu: predictions assume some; ktc probe measures them");
+  EXPECT_EQ(rates.notes[1],
+            "the target states no read_efficiency of cuda:0: predictions assume some; ktc probe measures them");
+}
+
+TEST(RatesTest, AssumptionsGrowWithTheMachine) {
+  const auto small = parse_target(text(""), "t.yaml"), large = parse_target(text(", isa: [avx2, avx512_vnni, amx_tile, amx_int8]"), "t.yaml");
+  const Rates a = rates_of(*small), b = rates_of(*large);
+  EXPECT_EQ(a.of("cpu").read, 40e3);
+  EXPECT_LT(a.of("cpu").vector, b.of("cpu").vector);
+  EXPECT_EQ(a.of("cpu").tile, 0);
+  EXPECT_GT(b.of("cpu").tile, 0);
+  EXPECT_EQ(a.notes.size(), 1u);
+  EXPECT_EQ(a.of("no such device").device, "cpu");
+}
+
+TEST(RatesTest, ShippedTargetsAssumeNothing) {
+  for (const auto& entry : std::filesystem::directory_iterator(KTC_SOURCE_DIR "/placement/targets")) {
+    const auto target = read_target(entry.path());
+    ASSERT_TRUE(target.ok()) << target.status().message();
+    for (const std::string& note : rates_of(*target).notes) ADD_FAILURE() << entry.path().filename() << ": " << note;
+  }
+}
+
+TEST(RatesTest, ErrorsAreWordedForTheUser) {
+  auto message = [](const std::string& yaml) {
+    const auto target = parse_target(yaml, "t.yaml");
+    return target.ok() ? "accepted" : target.status().message();
+  };
+  EXPECT_EQ(message(text(", vnni_tops: 0")),
+            "t.yaml:3:42: cpu.vnni_tops: found '0', expected more than 0 10^12 operations a second; remove the key if it is unknown");
+  EXPECT_EQ(message(text(", kernel_us: -1")),
+            "t.yaml:3:42: cpu.kernel_us: found '-1', expected more than 0 microseconds; remove the key if it is unknown");
+  EXPECT_EQ(message(text(", read_efficiency: 1.5")),
+            "t.yaml:3:48: cpu.read_efficiency: found '1.5', expected a fraction above 0 and at most 1");
+  EXPECT_EQ(message(text(", matrix_efficiency: {int8: 0}")),
+            "t.yaml:3:57: cpu.matrix_efficiency.int8: found '0', expected a fraction above 0 and at most 1");
+  EXPECT_EQ(message(text(", read_efficiency: {int16: 0.5}")),
+            "t.yaml:3:49: unknown key in cpu.read_efficiency: found 'int16', expected one of f32, bf16, fp8, int8, int4");
+  EXPECT_EQ(message(text("", ", handoff_us: fast")), "t.yaml:5:65: gpus[0].handoff_us: found 'fast', expected a number");
+}
+
+}  // namespace
+}  // namespace ktc::placement
