@@ -138,7 +138,7 @@ struct PublishArgs { Matrix x; Ids ids; Matrix weights; const std::int32_t* slot
 struct AwaitArgs { const std::byte* cells; Format format; Matrix out; HandoffWords* words; std::uint32_t layer;
                    const std::int32_t* live; const std::uint32_t* epoch; const std::uint32_t* pairs; bool skip_empty;  // no pairs: zeros, no wait
                    std::uint32_t rows; };
-// Greedy where temperature[r] is 0, else as runtime/exec/sampling.h draws; ids[r].
+// ids[r] = the first of the largest logits of row r, or -1 where a logit is not finite.
 struct ArgmaxArgs { Matrix logits; Ids ids; std::uint32_t rows; };
 // Values of panels (Packing::panel or panel_paired of `from`) as `to`: row_major bf16, or gpu_rows of the same format.
 struct UnpackArgs { Weight from, to; std::uint32_t first, count; };  // matrices [first, first + count) of from to [0, count) of to
