@@ -4,6 +4,7 @@
 #include "compiler/passes/Symbols.h"
 #include "dialects/kt/KtWalk.h"
 #include "llvm/ADT/MapVector.h"
+#include "llvm/ADT/SetVector.h"
 
 namespace ktc::compiler {
 
@@ -102,14 +103,20 @@ class EntryTransfers {
 
   // The newest record that the CPU's value depends on; null: it has nothing to do with experts.
   static kt::SubmitOp recordOf(Value value, llvm::StringRef gpu) {
-    mlir::Operation* maker = value.getDefiningOp();
     kt::SubmitOp newest;
-    auto consider = [&](kt::SubmitOp op) {
-      if (op && op.getPlaceAttr().getDevice() == gpu && (!newest || op.getRecord() > newest.getRecord())) newest = op;
+    llvm::SetVector<mlir::Operation*> makers;  // sums and experts of the CPU
+    auto add = [&](Value from) {
+      if (mlir::Operation* maker = from.getDefiningOp(); llvm::isa_and_nonnull<kt::AddOp, kt::ExpertsOp>(maker)) makers.insert(maker);
     };
-    if (auto experts = llvm::dyn_cast_or_null<kt::ExpertsOp>(maker)) consider(experts.getX().getDefiningOp<kt::SubmitOp>());
-    if (auto add = llvm::dyn_cast_or_null<kt::AddOp>(maker)) {
-      for (Value term : add.getTerms()) consider(recordOf(term, gpu));
+    add(value);
+    for (std::size_t i = 0; i < makers.size(); ++i) {
+      auto experts = llvm::dyn_cast<kt::ExpertsOp>(makers[i]);
+      if (!experts) {
+        for (Value term : makers[i]->getOperands()) add(term);
+        continue;
+      }
+      auto op = experts.getX().getDefiningOp<kt::SubmitOp>();
+      if (op && op.getPlaceAttr().getDevice() == gpu && (!newest || op.getRecord() > newest.getRecord())) newest = op;
     }
     return newest;
   }

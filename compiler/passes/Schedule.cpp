@@ -4,6 +4,7 @@
 #include "compiler/passes/Passes.h"
 #include "compiler/passes/Remarks.h"
 #include "dialects/kt/KtWalk.h"
+#include "llvm/ADT/SetVector.h"
 
 namespace ktc::compiler {
 
@@ -120,13 +121,13 @@ class EntrySchedule {
     }
   }
 
+  // What takes the value to a GPU, perhaps in a sum; null: nothing does.
   static mlir::Operation* deliveryOf(mlir::Value value) {
-    for (mlir::Operation* user : value.getUsers()) {
-      auto step = llvm::dyn_cast<kt::StepOpInterface>(user);
-      if (step && rankOf(step) == fromCpu) return user;
-      if (llvm::isa<kt::AddOp>(user) && step && rankOf(step) == onCpu) {
-        if (mlir::Operation* delivery = deliveryOf(user->getResult(0))) return delivery;
-      }
+    llvm::SetVector<mlir::Operation*> users(value.user_begin(), value.user_end());
+    for (std::size_t i = 0; i < users.size(); ++i) {
+      auto step = llvm::dyn_cast<kt::StepOpInterface>(users[i]);
+      if (step && rankOf(step) == fromCpu) return users[i];
+      if (step && llvm::isa<kt::AddOp>(users[i]) && rankOf(step) == onCpu) users.insert(users[i]->user_begin(), users[i]->user_end());
     }
     return nullptr;
   }

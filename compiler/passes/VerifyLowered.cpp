@@ -35,7 +35,7 @@ class EntryCheck {
       if (mlir::failed(checkBuffer(buffer))) return mlir::failure();
     }
     live_.resize(buffers_.size());
-    if (mlir::failed(checkRoles())) return mlir::failure();
+    if (mlir::failed(checkRoles()) || mlir::failed(checkGraphs())) return mlir::failure();
     uint64_t number = 0;
     for (auto step : entry_.getBody().getOps<kt::StepOpInterface>()) {
       if (mlir::failed(checkStep(step, ++number))) return mlir::failure();
@@ -105,6 +105,18 @@ class EntryCheck {
                                   << ", expected " << expected;
     }
     return mlir::success();
+  }
+
+  // Which steps belong to which graph, kt.entry verifies; here, that none is empty.
+  mlir::LogicalResult checkGraphs() {
+    std::set<int64_t> used;
+    for (auto step : entry_.getBody().getOps<kt::StepOpInterface>()) {
+      if (mlir::IntegerAttr graph = step.getGraphAttr()) used.insert(graph.getInt());
+    }
+    const std::size_t graphs = entry_.getGraphsAttr() ? entry_.getGraphsAttr().size() : 0;
+    if (used.size() == graphs) return mlir::success();
+    return entry_.emitOpError() << "graphs: found " << graphs << ", of which " << used.size()
+                                << " have steps; expected steps in each";
   }
 
   // The view shows the value: rows, element and columns of its buffer. An argument or result lies in the buffer of its

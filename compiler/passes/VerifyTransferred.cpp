@@ -2,6 +2,7 @@
 #include "compiler/passes/Passes.h"
 #include "compiler/passes/Symbols.h"
 #include "dialects/kt/KtWalk.h"
+#include "placement/target.h"
 
 namespace ktc::compiler {
 
@@ -19,6 +20,10 @@ llvm::StringRef deviceOf(mlir::Operation* symbol) {
 mlir::LogicalResult checkStep(kt::StepOpInterface step) {
   if (!step.getPlaceAttr()) return step->emitOpError("has no place; run kt-place");
   llvm::StringRef device = step.operandDevice();
+  for (llvm::StringRef name : {device, step.resultDevice()}) {
+    if (placement::is_device_name(name)) continue;
+    return step->emitOpError() << "device: found \"" << name << "\", expected cpu, cuda:0, cuda:1, ...";
+  }
   for (mlir::Value operand : step->getOperands()) {
     auto maker = operand.getDefiningOp<kt::StepOpInterface>();  // arguments are written where they are read
     if (!maker || !maker.getPlaceAttr() || maker.resultDevice() == device) continue;

@@ -332,7 +332,8 @@ mlir::LogicalResult checkMoved(mlir::Operation* op) {
   return mlir::success();
 }
 
-mlir::LogicalResult checkRecordFormat(mlir::Operation* op, llvm::StringRef format) {
+mlir::LogicalResult checkHandOff(mlir::Operation* op, llvm::StringRef format, PlaceAttr place) {
+  if (place && place.getDevice() == "cpu") return op->emitOpError("is placed on the CPU; expected the GPU of the hand-off");
   if (format == "f32" || format == "bf16") return mlir::success();
   return op->emitOpError() << "format: found \"" << format << "\", expected f32 or bf16";
 }
@@ -357,11 +358,15 @@ mlir::LogicalResult TransferOp::verify() {
   if (getFrom() == getTo()) {
     return emitOpError() << "goes from " << getFrom() << " to " << getTo() << "; expected two devices";
   }
+  if (PlaceAttr place = getPlaceAttr();
+      place && (place.getDevice() == "cpu" || (place.getDevice() != getFrom() && place.getDevice() != getTo()))) {
+    return emitOpError() << "is placed on " << place.getDevice() << "; expected the GPU that it copies from or to";
+  }
   return verifyStep(*this);
 }
 
 mlir::LogicalResult SubmitOp::verify() {
-  if (mlir::failed(checkRecordFormat(*this, getFormat()))) return mlir::failure();
+  if (mlir::failed(checkHandOff(*this, getFormat(), getPlaceAttr()))) return mlir::failure();
   if (mlir::failed(checkColumns(*this, "ids", getIds(), columnsOf(getScores()), "columns of the scores"))) {
     return mlir::failure();
   }
@@ -369,7 +374,7 @@ mlir::LogicalResult SubmitOp::verify() {
 }
 
 mlir::LogicalResult AwaitOp::verify() {
-  if (mlir::failed(checkRecordFormat(*this, getFormat()))) return mlir::failure();
+  if (mlir::failed(checkHandOff(*this, getFormat(), getPlaceAttr()))) return mlir::failure();
   return verifyStep(*this);
 }
 

@@ -214,3 +214,27 @@ kt.entry @e decode bounds <tokens = 1, rows = 1, sequences = 1> {
 ^bb0(%ids: !i, %pos: !i, %rows: tensor<?x1xi32, #kt.dim<rows>>, %late: !i, %more: !i):
   kt.return %ids : !i
 }
+
+// -----
+
+!l = tensor<?x16xf32, #kt.dim<rows>>
+!n = tensor<?x1xi32, #kt.dim<rows>>
+kt.entry @e sample bounds <tokens = 1, rows = 1, sequences = 1> {
+^bb0(%l: !l):
+  // expected-error@+1 {{'kt.transfer' op is placed on cuda:2; expected the GPU that it copies from or to}}
+  %a = kt.transfer %l from "cpu" to "cuda:1" of <Head "h"> {place = #kt.place<"cuda:2", weights = "f32", activations = "f32">} : !l -> !l
+  %n = kt.sample %l of <Head "h"> : !l -> !n
+  kt.return %n : !n
+}
+
+// -----
+
+!l = tensor<?x16xf32, #kt.dim<rows>>
+!n = tensor<?x1xi32, #kt.dim<rows>>
+kt.entry @e sample bounds <tokens = 1, rows = 1, sequences = 1> {
+^bb0(%l: !l):
+  // expected-error@+1 {{'kt.await' op is placed on the CPU; expected the GPU of the hand-off}}
+  %a = kt.await %l record 0 as "f32" of <Head "h"> {place = #kt.place<"cpu", weights = "f32", activations = "f32">} : !l
+  %n = kt.sample %l of <Head "h"> : !l -> !n
+  kt.return %n : !n
+}

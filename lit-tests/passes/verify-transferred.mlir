@@ -62,3 +62,15 @@ kt.entry @e generic {
   %o = kt.gqa %x, %x, %x, %pos cache @kv[0] order 0 of <Attention "a"> {place = #kt.place<"cpu", weights = "bf16", activations = "f32">, heads = 1 : i64, kv_heads = 1 : i64, head_dim = 4 : i64, scale = 0.5 : f32, norm_eps = 0.0 : f32, rope = #kt.rope<half, factor = 1.0 : f32, inv_freq = [1.0, 0.5]>} : (!h, !h, !h, !i) -> !h
   kt.return %ids : !i
 }
+
+// -----
+
+!l = tensor<?x16xf32, #kt.dim<rows>>
+!n = tensor<?x1xi32, #kt.dim<rows>>
+kt.entry @e sample bounds <tokens = 1, rows = 1, sequences = 1> {
+^bb0(%l: !l):
+  // expected-error@+1 {{'kt.transfer' op device: found "tpu", expected cpu, cuda:0, cuda:1, ...}}
+  %a = kt.transfer %l from "tpu" to "cuda:0" of <Head "h"> {place = #kt.place<"cuda:0", weights = "f32", activations = "f32">} : !l -> !l
+  %n = kt.sample %l of <Head "h"> {place = #kt.place<"cuda:0", weights = "f32", activations = "f32">} : !l -> !n
+  kt.return %n : !n
+}

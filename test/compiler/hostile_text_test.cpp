@@ -19,14 +19,28 @@ std::string readFile(const std::string& path) {
   return text.str();
 }
 
-placement::Policy policy() {
-  auto policy = placement::parse_policy(R"(version: 1
-rules:
-  - match: {class: "*"}
+// A toy and whether its experts are on a GPU and on the CPU, some of them late.
+struct Toy {
+  const char* file;
+  bool hybrid;
+};
+
+placement::Policy policyOf(const Toy& toy) {
+  const std::string cpu = R"(  - match: {class: "*"}
     place: {device: cpu}
-kv_cache: {dtype: f32, tokens: 16, sequences: 2, page: 4}
-batch: {decode: [1], chunk: 8}
-)",
+)";
+  const std::string hybrid = R"(  - match: {class: RoutedExperts}
+    place: {device: cpu}
+  - match: {class: "*"}
+    place: {device: "cuda:0"}
+experts:
+  on_gpu: 1
+  gpu: {devices: ["cuda:0"]}
+defer: {max_per_token: 1, phases: [decode], scope: all}
+)";
+  auto policy = placement::parse_policy("version: 1\nrules:\n" + (toy.hybrid ? hybrid : cpu) +
+                                            "kv_cache: {dtype: f32, tokens: 16, sequences: 2, page: 4}\n"
+                                            "batch: {decode: [1], chunk: 8}\n",
                                         "p.yaml");
   return std::move(*policy);
 }
@@ -79,27 +93,31 @@ class Mutator {
   std::mt19937 random_;
 };
 
-class HostileText : public ::testing::TestWithParam<std::string> {};
+class HostileText : public ::testing::TestWithParam<Toy> {};
 
 TEST_P(HostileText, IsRefusedOrCompiledButNeverCrashes) {
   mlir::MLIRContext context(mlir::MLIRContext::Threading::DISABLED);
   placement::Target target;
   target.name = "a machine";
-  const std::string fresh = readFile(KTC_SOURCE_DIR "/lit-tests/Inputs/" + GetParam());
+  target.gpus.emplace_back();
+  target.gpus.back().device = "cuda:0";
+  target.gpus.back().memory = std::uint64_t{1} << 34;
+  const placement::Policy policy = policyOf(GetParam());
+  const std::string fresh = readFile(KTC_SOURCE_DIR "/lit-tests/Inputs/" + std::string(GetParam().file));
   std::vector<std::string> texts{fresh};
-  for (Phase phase : {Phase::imported, Phase::placed, Phase::optimised, Phase::lowered}) {
+  for (Phase phase : {Phase::imported, Phase::placed, Phase::transferred, Phase::optimised, Phase::lowered}) {
     auto module = parseModule(context, fresh, "fresh");
     ASSERT_TRUE(module.ok()) << module.status().message();
-    ASSERT_TRUE(resume(**module, std::nullopt, policy(), target, {.stop = phase}).ok());
+    ASSERT_TRUE(resume(**module, std::nullopt, policy, target, {.stop = phase}).ok());
     texts.push_back(printModule(**module));
   }
   unsigned refused = 0, compiled = 0;
   for (std::uint32_t i = 0; i < texts.size(); ++i) {
     Mutator mutator(texts[i], i + 1);
-    for (int round = 0; round < 1000; ++round) {
+    for (int round = 0; round < (GetParam().hybrid ? 300 : 1000); ++round) {
       const std::string text = mutator.next();
       auto module = parseModule(context, text, "mutated");
-      if (module.ok() && resume(**module, std::nullopt, policy(), target, {}).ok()) {
+      if (module.ok() && resume(**module, std::nullopt, policy, target, {}).ok()) {
         EXPECT_TRUE(mlir::succeeded(mlir::verify(**module))) << text;
         ++compiled;
       } else {
@@ -112,8 +130,8 @@ TEST_P(HostileText, IsRefusedOrCompiledButNeverCrashes) {
   EXPECT_GT(compiled, 100u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Toys, HostileText, ::testing::Values("gqa.mlir", "mla.mlir"),
-                         [](const auto& info) { return info.param.substr(0, 3); });
+INSTANTIATE_TEST_SUITE_P(Toys, HostileText, ::testing::Values(Toy{"gqa.mlir", false}, Toy{"mla.mlir", false}, Toy{"moe.mlir", true}),
+                         [](const auto& info) { return std::string(info.param.file, 3); });
 
 }  // namespace
 }  // namespace ktc::compiler

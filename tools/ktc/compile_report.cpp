@@ -92,7 +92,7 @@ std::string report_text(const CompileFacts& facts) {
   for (const std::string& device : devices(lines)) {
     text += fmt::format("\nmemory of {}\n", device);
     for (const Line& line : lines)
-      if (line.device == device) text += fmt::format("  {:<10}{:<40}{:>16} bytes {:>12}\n", line.category, line.name, line.bytes, format_bytes(line.bytes));
+      if (line.device == device) text += fmt::format("  {:<12}{:<38}{:>16} bytes {:>12}\n", line.category, line.name, line.bytes, format_bytes(line.bytes));
     const std::uint64_t total = device_total(lines, device), limit = limit_of(facts, device);
     text += fmt::format("  {:<50}{:>16} bytes {:>12}", "total", total, format_bytes(total));
     text += limit ? fmt::format(" of {}\n", format_bytes(limit)) : "\n";
