@@ -19,9 +19,12 @@ void check_not_splat(StepCheck& c, const WeightT* weight) {
           "splat", "the checkpoint's weights: a router of equal ones always picks the same experts");
 }
 
+constexpr std::uint32_t kMostExperts = 4096;  // kernels keep the scores of a token on the stack
+
 void check_groups(StepCheck& c, const RouteOpT& op) {
   c.check(op.experts > 0 && op.experts == c.site().plan.model->experts, "experts", number(std::uint64_t{op.experts}),
           fmt::format("the model's {}", c.site().plan.model->experts));
+  c.check(op.experts <= kMostExperts, "experts", number(std::uint64_t{op.experts}), fmt::format("at most {}", kMostExperts));
   c.check(op.groups > 0 && op.experts % (op.groups == 0 ? 1 : op.groups) == 0, "groups",
           number(std::uint64_t{op.groups}), fmt::format("a divisor of {}", op.experts));
   c.check(op.topk_groups > 0 && op.topk_groups <= op.groups, "topk_groups", number(std::uint64_t{op.topk_groups}),

@@ -205,6 +205,8 @@ KTC_BROKEN_PLANS(
          KTC_EXTEND("7 \"layers.0.mlp.router\"") "RouteOp: kind: found 2, expected softmax_topk or sigmoid_group"},
         {"route_experts", [](PlanT& p) { route(p).experts = 5; },
          KTC_EXTEND("7 \"layers.0.mlp.router\"") "RouteOp: experts: found 5, expected the model's 4"},
+        {"route_too_many_experts", [](PlanT& p) { p.model->experts = route(p).experts = 4097; },
+         KTC_EXTEND("7 \"layers.0.mlp.router\"") "RouteOp: experts: found 4097, expected at most 4096"},
         {"route_no_groups", [](PlanT& p) { grouped(p).groups = 0; },
          KTC_EXTEND("18 \"layers.1.mlp.router\"") "RouteOp: groups: found 0, expected a divisor of 4"},
         {"route_groups", [](PlanT& p) { grouped(p).groups = 3; },
