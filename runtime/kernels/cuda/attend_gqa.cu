@@ -4,6 +4,7 @@
 #include "runtime/kernels/cuda/attend_gqa_prefill.cuh"
 #include "runtime/kernels/cuda/attend_mma.cuh"
 #include "runtime/kernels/cuda/attend_plain.cuh"
+#include "runtime/kernels/cuda/flashinfer/attend.h"
 
 namespace ktc::gpu {
 namespace {
@@ -26,12 +27,8 @@ struct DecodeShape {
 struct DecodeArgs {
   GqaAttendArgs a;
   unsigned splits, group, head_tiles;
-  unsigned page_shift;                 // log2(page_tokens), or 32: not a power of two
+  unsigned page_shift;
 };
-
-__device__ inline unsigned page_index(const DecodeArgs& d, unsigned position) {
-  return d.page_shift < 32 ? position >> d.page_shift : position / d.a.cache.page_tokens;
-}
 
 template <unsigned kDim>
 __global__ void __launch_bounds__(DecodeShape<kDim>::kWarps * kWarp) decode_kernel(DecodeArgs d) {
@@ -55,14 +52,14 @@ __global__ void __launch_bounds__(DecodeShape<kDim>::kWarps * kWarp) decode_kern
   const unsigned key_tiles = ceil_div(end - begin, kKeys);
   const auto page_ahead = [&](unsigned key_tile) {  // lane l < 16: the page of key l of a tile
     const unsigned j = begin + key_tile * kKeys + lane % kKeys;
-    return pages[page_index(d, j < end ? j : end - 1)];
+    return pages[page_index(d.page_shift, a.cache.page_tokens, j < end ? j : end - 1)];
   };
   const auto fetch = [&](unsigned key_tile, unsigned stage, std::int32_t page) {
     const std::uint32_t to = stages_at + stage * Shape::kStageBytes;
 #pragma unroll
     for (unsigned i = 0; i < kKeys * kPieces / kWarp; ++i) {
       const unsigned at = i * kWarp + lane, row = at / kPieces, piece = at % kPieces, j = begin + key_tile * kKeys + row;
-      const unsigned there = j < end ? j : end - 1, slot = there - page_index(d, there) * a.cache.page_tokens;
+      const unsigned there = j < end ? j : end - 1, slot = there - page_index(d.page_shift, a.cache.page_tokens, there) * a.cache.page_tokens;
       const std::int32_t row_page = __shfl_sync(kAllLanes, page, row);
       const std::byte* key = reinterpret_cast<const std::byte*>(
           slot_of<__nv_bfloat16>(a.cache.a, a.cache.page_tokens, row_page, kv, slot));
@@ -219,10 +216,8 @@ int decode(const GqaAttendArgs& a, unsigned splits, void* stream) {
   using Shape = DecodeShape<kDim>;
   if (const cudaError_t error = cudaFuncSetAttribute(decode_kernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kSharedBytes))
     return error;
-  DecodeArgs d = {a, splits, a.heads / a.kv_heads, 0, 32};
+  DecodeArgs d = {a, splits, a.heads / a.kv_heads, 0, page_shift_of(a.cache.page_tokens)};
   d.head_tiles = ceil_div(d.group, kQueryRows);
-  for (unsigned shift = 0; shift < 31; ++shift)
-    if (1u << shift == a.cache.page_tokens) d.page_shift = shift;
   const dim3 grid(splits, a.kv_heads * d.head_tiles, a.batch.tokens);
   launch(decode_kernel<kDim>, grid, Shape::kWarps * kWarp, Shape::kSharedBytes, stream, d);
   if (const int error = launched()) return error;
@@ -241,6 +236,9 @@ int gqa_attend_cuda(const GqaAttendArgs& a, void* stream) {
   if (a.batch.tokens == 0) return 0;
   const bool known = a.head_dim == 64 || a.head_dim == 128 || a.head_dim == 256;
   if (known && pieces_of_16(a)) {
+#ifdef KTC_FLASHINFER
+    if (flashinfer_serves(a)) return flashinfer_attend(a, stream);
+#endif
     if (prefill_serves(a)) return prefill(a, stream);
     auto splits = static_cast<unsigned>(gpu_gqa_splits(a.batch.tokens, a.kv_heads));
     if (a.scratch.bytes < gpu_partial_bytes(a.batch.tokens, a.heads, splits, a.head_dim)) splits = 1;

@@ -20,7 +20,7 @@ struct PrefillShape {
 };
 
 template <unsigned kDim>
-__global__ void __launch_bounds__(PrefillShape<kDim>::kWarps * kWarp) prefill_kernel(GqaAttendArgs a, unsigned group) {
+__global__ void __launch_bounds__(PrefillShape<kDim>::kWarps * kWarp) prefill_kernel(GqaAttendArgs a, unsigned group, unsigned page_shift) {
   wait_for_inputs();
   using Shape = PrefillShape<kDim>;
   constexpr unsigned kPieces = kDim / 8, kSteps = kDim / 16, kOutTiles = kDim / 8, kKeyTiles = Shape::kTileKeys / 8;
@@ -78,8 +78,8 @@ __global__ void __launch_bounds__(PrefillShape<kDim>::kWarps * kWarp) prefill_ke
       for (unsigned i = 0; i < Shape::kTileKeys * kPieces / kThreads; ++i) {
         const unsigned at = i * kThreads + threadIdx.x, row = at / kPieces, piece = at % kPieces, j = key_tile * Shape::kTileKeys + row;
         const unsigned there = j < context ? j : context - 1;
-        const std::int32_t page = pages[there / a.cache.page_tokens];
-        const unsigned slot = there % a.cache.page_tokens;
+        const unsigned index = page_index(page_shift, a.cache.page_tokens, there), slot = there - index * a.cache.page_tokens;
+        const std::int32_t page = pages[index];
         const std::uint32_t where = to + swizzled<Shape::kRowBytes>(row, piece);
         copy16(where, slot_of<__nv_bfloat16>(a.cache.a, a.cache.page_tokens, page, kv, slot) + piece * 8, j < context);
         copy16(where + Shape::kTileKeys * Shape::kRowBytes, slot_of<__nv_bfloat16>(a.cache.b, a.cache.page_tokens, page, kv, slot) + piece * 8,
@@ -160,7 +160,8 @@ int prefill_as(const GqaAttendArgs& a, void* stream) {
   if (const cudaError_t error = cudaFuncSetAttribute(prefill_kernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kSharedBytes))
     return error;
   const unsigned group = a.heads / a.kv_heads, tokens_each = Shape::kRows / group;
-  launch(prefill_kernel<kDim>, dim3(ceil_div(a.batch.tokens, tokens_each), a.kv_heads), Shape::kWarps * kWarp, Shape::kSharedBytes, stream, a, group);
+  launch(prefill_kernel<kDim>, dim3(ceil_div(a.batch.tokens, tokens_each), a.kv_heads), Shape::kWarps * kWarp, Shape::kSharedBytes, stream,
+         a, group, page_shift_of(a.cache.page_tokens));
   return launched();
 }
 inline int prefill(const GqaAttendArgs& a, void* stream) {

@@ -3,6 +3,7 @@
 // decode are the same to it. Other caches go the plain way.
 #include "runtime/kernels/cuda/attend_mma.cuh"
 #include "runtime/kernels/cuda/attend_plain.cuh"
+#include "runtime/kernels/cuda/flashinfer/attend.h"
 #include "runtime/kernels/cuda/head_product.cuh"
 
 namespace ktc::gpu {
@@ -12,7 +13,8 @@ constexpr unsigned kLatent = 512, kRope = 64, kWidth = kLatent + kRope;
 constexpr unsigned kHeads = kGpuMlaHeadTile;       // of a block: two groups of 32
 constexpr unsigned kKeys = 32;                     // of a tile
 constexpr unsigned kThreads = 256;                 // per group of heads four warps, which share the width in scores, then the values
-constexpr unsigned kRowBytes = kWidth * 2, kPieces = kWidth / 8, kStageBytes = kKeys * kRowBytes;
+constexpr unsigned kRowsOfWarp = kKeys / (kThreads / kWarp);
+constexpr unsigned kRowBytes = kWidth * 2, kStageBytes = kKeys * kRowBytes;
 constexpr unsigned kSteps = kWidth / 16 / 4;       // of 16 columns, of a warp
 constexpr unsigned kOutTiles = kLatent / 4 / 8;    // of 8 columns, of a warp
 constexpr unsigned kScoreStride = kKeys + 8;       // f32; the padding keeps the rows in different banks
@@ -28,7 +30,7 @@ template <unsigned kStages>
 constexpr unsigned kSharedBytes = kStages * kStageBytes + sizeof(MlaShared);
 
 template <unsigned kStages>
-__global__ void __launch_bounds__(kThreads, 1) mla_kernel(MlaAttendArgs a, unsigned splits) {
+__global__ void __launch_bounds__(kThreads, 1) mla_kernel(MlaAttendArgs a, unsigned splits, unsigned page_shift) {
   wait_for_inputs();
   extern __shared__ __align__(128) std::byte shared[];
   MlaShared& s = *reinterpret_cast<MlaShared*>(shared + kStages * kStageBytes);
@@ -40,23 +42,38 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(MlaAttendArgs a, unsig
 
   const std::int32_t* pages = pages_of(a.batch, t);
   const std::uint32_t stages = shared_at(shared);
+  // A warp copies four rows of a tile. Lane l knows the place of row l % 4; it is looked up one tile before it is needed.
+  std::int32_t page = 0;
+  unsigned slot = 0;
+  const auto look_up = [&](unsigned tile) {
+    const unsigned j = begin + tile * kKeys + warp * kRowsOfWarp + lane % kRowsOfWarp, there = j < end ? j : end - 1;
+    const unsigned index = page_index(page_shift, a.cache.page_tokens, there);
+    page = pages[index];
+    slot = there - index * a.cache.page_tokens;
+  };
   const auto fetch = [&](unsigned tile, unsigned stage) {
+    const std::uint32_t to = stages + stage * kStageBytes;
 #pragma unroll
-    for (unsigned i = 0; i < kKeys * kPieces / kThreads; ++i) {
-      const unsigned at = i * kThreads + threadIdx.x, row = at / kPieces, piece = at % kPieces, j = begin + tile * kKeys + row;
-      const unsigned there = j < end ? j : end - 1, slot = there % a.cache.page_tokens;
-      const std::int32_t page = pages[there / a.cache.page_tokens];
-      const __nv_bfloat16* from = piece < kLatent / 8
-                                      ? slot_of<__nv_bfloat16>(a.cache.a, a.cache.page_tokens, page, 0, slot) + piece * 8
-                                      : slot_of<__nv_bfloat16>(a.cache.b, a.cache.page_tokens, page, 0, slot) + (piece - kLatent / 8) * 8;
-      copy16(stages + stage * kStageBytes + swizzled<kRowBytes>(row, piece), from, j < end);
+    for (unsigned r = 0; r < kRowsOfWarp; ++r) {
+      const unsigned row = warp * kRowsOfWarp + r, row_slot = __shfl_sync(kAllLanes, slot, r);
+      const std::int32_t row_page = __shfl_sync(kAllLanes, page, r);
+      const bool real = begin + tile * kKeys + row < end;
+      const __nv_bfloat16* latent = slot_of<__nv_bfloat16>(a.cache.a, a.cache.page_tokens, row_page, 0, row_slot) + lane * 8;
+#pragma unroll
+      for (unsigned i = 0; i < kLatent / 8 / kWarp; ++i)
+        copy16(to + swizzled<kRowBytes>(row, i * kWarp + lane), latent + i * kWarp * 8, real);
+      if (lane < kRope / 8)
+        copy16(to + swizzled<kRowBytes>(row, kLatent / 8 + lane),
+               slot_of<__nv_bfloat16>(a.cache.b, a.cache.page_tokens, row_page, 0, row_slot) + lane * 8, real);
     }
   };
+  look_up(0);
   if constexpr (kStages > 1) {
 #pragma unroll
     for (unsigned i = 0; i < kStages - 1; ++i) {
       if (i < tiles) fetch(i, i);
       commit_copies();
+      look_up(i + 1);
     }
   }
 
@@ -90,10 +107,12 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(MlaAttendArgs a, unsig
       __syncthreads();  // the tile is there, and everyone is done with the one before
       if (tile + kStages - 1 < tiles) fetch(tile + kStages - 1, stage == 0 ? kStages - 1 : stage - 1);
       commit_copies();
+      look_up(tile + kStages);
     } else {
       __syncthreads();
       fetch(tile, 0);
       commit_copies();
+      look_up(tile + 1);
       wait_copies<0>();
       __syncthreads();
     }
@@ -216,7 +235,7 @@ int attend_with(const MlaAttendArgs& a, unsigned splits, void* stream) {
   if (const cudaError_t error = cudaFuncSetAttribute(mla_kernel<kStages>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<kStages>))
     return error;
   const dim3 grid(splits, ceil_div(a.heads, kHeads), a.batch.tokens);
-  launch(mla_kernel<kStages>, grid, kThreads, kSharedBytes<kStages>, stream, a, splits);
+  launch(mla_kernel<kStages>, grid, kThreads, kSharedBytes<kStages>, stream, a, splits, page_shift_of(a.cache.page_tokens));
   if (const int error = launched()) return error;
   return merge_splits<kLatent>(a.scratch, a.context, a.batch, a.heads, splits, stream);
 }
@@ -252,11 +271,18 @@ int attend_any(const MlaAttendArgs& a, void* stream) {
   return attend_plain(p, stream);
 }
 
+int attend_heads(const MlaAttendArgs& a, void* stream) {
+#ifdef KTC_FLASHINFER
+  if (flashinfer_serves(a)) return flashinfer_attend(a, stream);
+#endif
+  return tensor_cores_serve(a) ? attend_mma(a, stream) : attend_any(a, stream);
+}
+
 }  // namespace
 
 int mla_attend_cuda(const MlaAttendArgs& a, void* stream) {
   if (a.batch.tokens == 0) return 0;
-  if (const int error = tensor_cores_serve(a) ? attend_mma(a, stream) : attend_any(a, stream)) return error;
+  if (const int error = attend_heads(a, stream)) return error;
   HeadProduct product = {};
   product.x = a.context.data;
   product.x_stride = a.context.stride;

@@ -20,6 +20,16 @@ __device__ inline T* slot_of(const Cache& cache, const CachePart& part, const st
   return slot_of<T>(part, cache.page_tokens, pages[position / cache.page_tokens], head, position % cache.page_tokens);
 }
 
+// position / page_tokens without a division, where pages hold a power of two: log2(page_tokens), or 32.
+inline unsigned page_shift_of(std::uint32_t page_tokens) {
+  for (unsigned shift = 0; shift < 31; ++shift)
+    if (1u << shift == page_tokens) return shift;
+  return 32;
+}
+__device__ inline unsigned page_index(unsigned page_shift, std::uint32_t page_tokens, unsigned position) {
+  return page_shift < 32 ? position >> page_shift : position / page_tokens;
+}
+
 template <typename T>
 __device__ inline float widen(T value) {
   if constexpr (sizeof(T) == 2) return __bfloat162float(value);
