@@ -48,8 +48,8 @@ class Loop {
     for (std::size_t rank = 0; rank < f_.active; ++rank) f_.places[rank] = {};
     for (std::size_t pair = 0; pair < f_.pairs; ++pair) {
       const std::size_t row = row_of(pair);
-      f_.x_rows[pair] = f_.x_operands.row(row, false, row);
-      f_.h_rows[pair] = f_.h_operands.row(pair, false, pair);
+      f_.x_rows[pair] = f_.x_operands.row(row);
+      f_.h_rows[pair] = f_.h_operands.row(pair);
     }
     workers_.for_claims(items_, [this](Claims& claims) {
       for (; claims.more(); claims.advance()) {
@@ -77,7 +77,7 @@ class Loop {
 
   void quantise_rows(std::size_t item) {
     const std::size_t begin = item * rows_each_, end = std::min(f_.rows, begin + rows_each_);
-    for (std::size_t r = begin; r < end; ++r) f_.x_operands.fill(f_.x.row(r), r, false, r);
+    for (std::size_t r = begin; r < end; ++r) f_.x_operands.fill(f_.x.row(r), r);
     rows_done_.fetch_add(1, std::memory_order_release);
   }
 
@@ -97,8 +97,7 @@ class Loop {
     const std::size_t h_stride = local ? kMostUnitPanels * kBlockFeatures : f_.hidden.stride;
     for (std::size_t p = begin; p < end; ++p) {
       const std::byte* next = p + 1 < end ? f_.gate_up.panel(expert, p + 1) : weights_of(claims.ahead());
-      panel_product(f_.gate_up, f_.gate_up.panel(expert, p), next, f_.x_rows + first, m, false, f_.x_operands.kb_stride(false),
-                    f_.x_operands.granule, nullptr, [&](std::size_t row, std::size_t n, const float* out) {
+      panel_product(f_.gate_up, f_.gate_up.panel(expert, p), next, f_.x_rows + first, m, f_.x_operands, [&](std::size_t row, std::size_t n, const float* out) {
                       for (std::size_t r = 0; r < n; ++r)
                         f_.swiglu(out + r * kPanelFeatures, h + (row + r) * h_stride + (p - begin) * kBlockFeatures);
                     });
@@ -107,12 +106,12 @@ class Loop {
       const std::size_t column = begin * kBlockFeatures;
       const std::size_t count = std::min<std::size_t>(f_.h_operands.columns, end * kBlockFeatures) - column;
       for (std::size_t r = 0; r < m; ++r)
-        f_.h_operands.fill_part(h + r * h_stride, column, count, first + r, false, first + r);
+        f_.h_operands.fill_part(h + r * h_stride, column, count, first + r);
     }
     // Whoever counts the last item sees what all others wrote, and so does who reads `ready` after it.
     if (shared(f_.places[rank].finished).fetch_add(1, std::memory_order_acq_rel) + 1 != up_parts_) return;
     if (!h_at_once_)
-      for (std::size_t pair = first; pair < first + m; ++pair) f_.h_operands.fill(f_.hidden.row(pair), pair, false, pair);
+      for (std::size_t pair = first; pair < first + m; ++pair) f_.h_operands.fill(f_.hidden.row(pair), pair);
     shared(f_.places[rank].ready).store(1, std::memory_order_release);
   }
 
@@ -134,8 +133,7 @@ class Loop {
                                 : p + 1 < end        ? f_.down.panel(f_.experts[0], p + 1)
                                                      : weights_of(claims.ahead());
         const std::size_t first = f_.first[expert], m = f_.first[expert + 1] - first;
-        panel_product(f_.down, f_.down.panel(expert, p), next, f_.h_rows + first, m, false, f_.h_operands.kb_stride(false),
-                      f_.h_operands.granule, nullptr, [&](std::size_t row, std::size_t n, const float* out) {
+        panel_product(f_.down, f_.down.panel(expert, p), next, f_.h_rows + first, m, f_.h_operands, [&](std::size_t row, std::size_t n, const float* out) {
                         for (std::size_t pair = first + row; pair < first + row + n; ++pair, out += kPanelFeatures) {
                           float* const y = f_.out.row(row_of(pair)) + column;
                           if (f_.accumulate != nullptr)

@@ -1,140 +1,311 @@
-// Experts on panels: activations quantised once per token, rows sorted by expert, work cut by (expert, panels), each output
-// column summed over the experts in ascending order by one worker.
+// Experts on panels where some have rows enough for tiles. One loop for the whole layer, its items in this order:
+//
+//   tokens    some rows of x quantised
+//   gather    16 sorted pairs of one expert: their rows of x as a tile
+//   gate, up  one expert, some panels: products and activation
+//   h         16 pairs of one expert: h quantised, as a tile
+//   down      some panels of the output, some experts in ascending order: products added up. Whoever does the same panels for
+//             the experts before had its turn first, so each sum has one order; the last one writes the rows of the output
+//
+// Experts with few rows run on the kernels for few rows within the same items. An item waits only for items below it
+// (claims.h): gather for the tokens, gate and up for the tiles, h for all parts of its expert, down for h and for its turn.
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstring>
 
-#include "runtime/exec/partition.h"
 #include "runtime/exec/panel_steps.h"
+#include "runtime/exec/partition.h"
+#include "runtime/exec/spin_wait.h"
+#include "runtime/exec/tile_product.h"
 
 namespace ktc::exec {
 namespace {
 
-std::size_t pairs_of(const ExpertsStep& s, std::uint32_t expert) { return s.first[expert + 1] - s.first[expert]; }
+using kernels::kTileRows;
 
-// Rows of experts that tile kernels serve start on a tile, one expert behind the other; the rows of the others follow.
-void place_experts(const PanelExpertsStep& s, std::size_t active) {
-  std::size_t position = 0;
-  for (const bool tiled : {true, false})
-    for (std::size_t i = 0; i < active; ++i) {
-      const std::uint32_t expert = s.routed.active[i];
-      const std::size_t pairs = pairs_of(s.routed, expert);
-      if ((pairs >= s.tile_rows) != tiled) continue;
-      s.places[expert] = {static_cast<std::uint32_t>(position), tiled};
-      position += tiled ? round_up(pairs, kernels::kTileRows) : pairs;
-    }
-}
+constexpr std::size_t kItemsEach = 16;  // of gate and up, and of down, per worker: what dynamic claims need to end together
+constexpr std::size_t kChains = 2;      // per worker: parts of the output whose items wait for their turns
 
-// The panels of one item: about 64 columns of h for one token, more where the rows are many.
-std::size_t panels_per_item(std::size_t panels, std::size_t outer, std::size_t threads) {
-  const std::size_t items = 2 * kItemsPerWorker * threads;
-  return std::clamp<std::size_t>(panels * outer / std::max<std::size_t>(1, items), 1, 4);
-}
+std::atomic_ref<std::uint32_t> shared(std::uint32_t& word) { return std::atomic_ref<std::uint32_t>(word); }
 
-void quantise_tokens(const PanelExpertsStep& s, const StepState& state, std::size_t rows) {
-  state.workers->parallel_for(rows, claim_grain(4 * s.x_operands.columns), [&](std::size_t begin, std::size_t end) {
-    for (std::size_t r = begin; r < end; ++r) s.x_operands.fill(s.routed.x.row(r), r, false, r);
-  });
-}
+thread_local std::uint64_t waited = 0;  // nanoseconds of this thread, for ExpertTimes
 
-// One PanelRow per sorted pair; values gathered into tiles where tile kernels will read them.
-void gather(const PanelExpertsStep& s, const StepState& state, std::size_t active) {
-  const auto one = [&](std::size_t i) {
-    const std::uint32_t expert = s.routed.active[i];
-    const ExpertPlace place = s.places[expert];
-    for (std::size_t pair = s.routed.first[expert]; pair < s.routed.first[expert + 1]; ++pair) {
-      const std::size_t token = s.routed.pair_row[pair];
-      kernels::PanelRow row = s.x_operands.row(token, false, token);
-      if (place.tiled) {
-        const std::size_t position = place.position + (pair - s.routed.first[expert]);
-        s.x_operands.copy_to_tile(row.values, s.x_tiles, position);
-        row.values = s.x_operands.at(s.x_tiles, position, true);
+class Layer {
+ public:
+  Layer(const PanelExpertsStep& s, const StepState& state, std::size_t active, std::size_t rows)
+      : s_(s), routed_(s.routed), state_(state), workers_(*state.workers), active_(active), rows_(rows) {
+    const std::size_t wanted = kItemsEach * static_cast<std::size_t>(workers_.threads());
+    const TileTuning& tuning = s.tuning;
+    token_rows_ = std::min(rows, claim_grain(4 * s.x_operands.columns));
+    token_items_ = blocks(rows, token_rows_);
+    const std::size_t up = s.gate_up.layout.panels, down = s.down.layout.panels;
+    up_panels_ = std::clamp<std::size_t>(up * active / wanted, 1, std::min(tuning.up_panels, kernels::kMostTilePanels));
+    up_parts_ = blocks(up, up_panels_);
+    const std::size_t fit = std::max<std::size_t>(1, tuning.sum_bytes / (rows * kPanelFeatures * sizeof(float)));
+    const std::size_t most = std::min({tuning.down_panels, kernels::kMostTilePanels, fit});
+    down_panels_ = std::clamp<std::size_t>(down / (kChains * static_cast<std::size_t>(workers_.threads())), 1, most);
+    down_parts_ = blocks(down, down_panels_);
+    down_experts_ = blocks(active, std::clamp<std::size_t>(wanted / down_parts_, 1, active));
+    place_experts();
+    up_items_ = active * up_parts_;
+    gather_end_ = token_items_ + tiles_;
+    up_end_ = gather_end_ + up_items_;
+    h_end_ = up_end_ + sixteens_;
+    items_ = h_end_ + down_parts_ * blocks(active, down_experts_);
+    tile_floats_ = kTileRows * s.hidden.stride;
+  }
+
+  void run() {
+    workers_.for_claims(items_, [this](Claims& claims) {
+      const TileScope scope(state_, true);
+      for (; claims.more(); claims.advance()) {
+        if (s_.times == nullptr)
+          work(claims, scope);
+        else
+          timed_work(claims, scope);
       }
-      s.rows[pair] = row;
-    }
-  };
-  const std::size_t pairs = s.routed.first[s.routed.experts];
-  const std::size_t work = s.tile_rows == SIZE_MAX ? 1 : pairs / std::max<std::size_t>(1, active) * s.x_operands.padded;
-  state.workers->parallel_for(active, claim_grain(work), [&](std::size_t begin, std::size_t end) {
-    for (std::size_t i = begin; i < end; ++i) one(i);
-  });
-}
-
-void gate_up(const PanelExpertsStep& s, const StepState& state, std::size_t active, std::size_t rows) {
-  const ExpertsStep& routed = s.routed;
-  std::uint32_t* busiest = state.busy_experts;
-  std::copy_n(routed.active, active, busiest);
-  if (active < rows * routed.top_k)  // with one row each any order is as good
-    std::sort(busiest, busiest + active, [&](std::uint32_t a, std::uint32_t b) {
-      return pairs_of(routed, a) != pairs_of(routed, b) ? pairs_of(routed, a) > pairs_of(routed, b) : a < b;
     });
-  const std::size_t panels = s.gate_up.layout.panels;
-  const std::size_t step = panels_per_item(panels, active, static_cast<std::size_t>(state.workers->threads()));
-  const std::size_t parts = blocks(panels, step);
-  const std::size_t work = blocks(rows * routed.top_k, active) * step * kPanelFeatures * s.x_operands.padded / 4;
-  state.workers->parallel_for(active * parts, claim_grain(work), [&](std::size_t begin, std::size_t end) {
-    TileScope scope(state, s.tile_rows != SIZE_MAX);
-    for (std::size_t item = begin; item < end; ++item) {
-      const std::uint32_t expert = busiest[item / parts];
-      const bool tiled = s.places[expert].tiled;
-      const std::size_t p_begin = item % parts * step, p_end = std::min(panels, p_begin + step);
-      const std::size_t pair = routed.first[expert];
-      for (std::size_t p = p_begin; p < p_end; ++p) {
-        const std::byte* next = p + 1 < panels ? s.gate_up.panel(expert, p + 1) : nullptr;
-        panel_product(s.gate_up, s.gate_up.panel(expert, p), next, s.rows + pair, pairs_of(routed, expert), tiled,
-                      s.x_operands.kb_stride(tiled), s.x_operands.granule, scope.scratch(),
-                      [&](std::size_t first, std::size_t n, const float* out) {
-                        for (std::size_t r = 0; r < n; ++r)
-                          s.swiglu(out + r * kPanelFeatures, s.hidden.row(pair + first + r) + p * kBlockFeatures);
-                      });
-      }
-    }
-  });
-}
+  }
 
-void quantise_hidden(const PanelExpertsStep& s, const StepState& state, std::size_t active) {
-  const std::size_t pairs = s.routed.first[s.routed.experts];
-  kernels::PanelRow* h_rows = s.rows + s.most_pairs;
-  const std::size_t work = blocks(pairs, std::max<std::size_t>(1, active)) * 4 * s.h_operands.columns;
-  state.workers->parallel_for(active, claim_grain(work), [&](std::size_t begin, std::size_t end) {
-    for (std::size_t i = begin; i < end; ++i) {
-      const std::uint32_t expert = s.routed.active[i];
-      const ExpertPlace place = s.places[expert];
-      for (std::size_t pair = s.routed.first[expert]; pair < s.routed.first[expert + 1]; ++pair) {
-        const std::size_t position = place.position + (pair - s.routed.first[expert]);
-        s.h_operands.fill(s.hidden.row(pair), position, place.tiled, pair);
-        h_rows[pair] = s.h_operands.row(position, place.tiled, pair);
-      }
-    }
-  });
-}
+ private:
+  std::size_t pairs_of(std::uint32_t expert) const { return routed_.first[expert + 1] - routed_.first[expert]; }
+  kernels::PanelRow* h_rows() const { return s_.rows + s_.most_pairs; }
 
-void down(const PanelExpertsStep& s, const StepState& state, std::size_t active, std::size_t rows) {
-  const ExpertsStep& routed = s.routed;
-  const std::size_t panels = s.down.layout.panels;
-  const std::size_t work = rows * routed.top_k * kPanelFeatures * s.h_operands.padded / 4;
-  state.workers->parallel_for(panels, claim_grain(work), [&](std::size_t begin, std::size_t end) {
-    TileScope scope(state, s.tile_rows != SIZE_MAX);
-    for (std::size_t p = begin; p < end; ++p) {
-      const std::size_t column = p * kPanelFeatures;
-      const std::size_t columns = std::min<std::size_t>(kPanelFeatures, routed.out.columns - column);
-      for (std::size_t r = 0; r < rows; ++r) std::memset(routed.out.row(r) + column, 0, columns * sizeof(float));
-      for (std::size_t i = 0; i < active; ++i) {
-        const std::uint32_t expert = routed.active[i];
-        const bool tiled = s.places[expert].tiled;
-        const std::size_t pair = routed.first[expert];
-        const std::byte* next = i + 1 < active ? s.down.panel(routed.active[i + 1], p)
-                                : p + 1 < panels ? s.down.panel(routed.active[0], p + 1) : nullptr;
-        panel_product(s.down, s.down.panel(expert, p), next, s.rows + s.most_pairs + pair, pairs_of(routed, expert), tiled,
-                      s.h_operands.kb_stride(tiled), s.h_operands.granule, scope.scratch(),
-                      [&](std::size_t first, std::size_t n, const float* out) {
-                        for (std::size_t r = 0; r < n; ++r)
-                          s.accumulate(out + r * kPanelFeatures, routed.pair_weight[pair + first + r], columns, false,
-                                       routed.out.row(routed.pair_row[pair + first + r]) + column);
-                      });
-      }
+  std::atomic<std::uint64_t>* work(Claims& claims, const TileScope& scope) {
+    const std::size_t item = claims.current();
+    ExpertTimes* const times = s_.times;
+    if (item < token_items_) {
+      quantise_tokens(item);
+      return times == nullptr ? nullptr : &times->tokens;
     }
-  });
-}
+    if (item < gather_end_) {
+      gather(item - token_items_);
+      return times == nullptr ? nullptr : &times->gather;
+    }
+    if (item < up_end_) {
+      gate_up(item - gather_end_, claims, scope);
+      return times == nullptr ? nullptr : &times->gate_up;
+    }
+    if (item < h_end_) {
+      convert_h(item - up_end_);
+      return times == nullptr ? nullptr : &times->h;
+    }
+    down(item - h_end_, claims, scope);
+    return times == nullptr ? nullptr : &times->down;
+  }
+
+  using Clock = std::chrono::steady_clock;
+  static std::uint64_t since(Clock::time_point start) {
+    return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
+  }
+  void timed_work(Claims& claims, const TileScope& scope) {
+    const Clock::time_point start = Clock::now();
+    waited = 0;
+    std::atomic<std::uint64_t>& kind = *work(claims, scope);
+    kind.fetch_add(since(start) - waited, std::memory_order_relaxed);
+    s_.times->waiting.fetch_add(waited, std::memory_order_relaxed);
+  }
+
+  // Rows of experts that tile kernels serve start on a tile, one expert behind the other; the rows of the others follow. The
+  // sixteens of all experts are numbered in the same order, so those of tiles have the numbers of their tiles.
+  void place_experts() {
+    std::size_t position = 0, number = 0;
+    for (const bool tiled : {true, false}) {
+      for (std::size_t i = 0; i < active_; ++i) {
+        const std::uint32_t expert = routed_.active[i];
+        const std::size_t pairs = pairs_of(expert);
+        if ((pairs >= s_.tile_rows) != tiled) continue;
+        s_.places[expert] = {static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(number), tiled, 0, 0};
+        const std::size_t sixteens = blocks(pairs, kTileRows);
+        for (std::size_t k = 0; k < sixteens; ++k) s_.sixteens[number++] = expert;
+        for (std::size_t k = 0; !tiled && k < pairs; ++k) {
+          const std::size_t pair = routed_.first[expert] + k;
+          s_.rows[pair] = s_.x_operands.row(routed_.pair_row[pair]);
+          h_rows()[pair] = s_.h_operands.row(position + k);
+        }
+        position += tiled ? sixteens * kTileRows : pairs;
+      }
+      if (tiled) tiles_ = number;
+    }
+    sixteens_ = number;
+    // Experts with many rows first: what ends last should be short.
+    std::uint32_t* const busiest = state_.busy_experts;
+    std::copy_n(routed_.active, active_, busiest);
+    std::sort(busiest, busiest + active_, [this](std::uint32_t a, std::uint32_t b) {
+      return pairs_of(a) != pairs_of(b) ? pairs_of(a) > pairs_of(b) : a < b;
+    });
+    for (std::size_t p = 0; p < down_parts_; ++p) s_.turns[p] = {};
+  }
+
+  template <typename Ready>
+  void await(const Ready& ready) const {
+    if (ready()) return;
+    const Clock::time_point start = Clock::now();
+    for (SpinWait wait(workers_.spin()); !ready();) wait.rest();
+    waited += since(start);
+  }
+
+  void quantise_tokens(std::size_t item) {
+    const std::size_t begin = item * token_rows_, end = std::min(rows_, begin + token_rows_);
+    for (std::size_t r = begin; r < end; ++r) s_.x_operands.fill(routed_.x.row(r), r);
+    tokens_done_.fetch_add(1, std::memory_order_release);
+  }
+  void await_tokens() const {
+    await([this] { return tokens_done_.load(std::memory_order_acquire) == token_items_; });
+  }
+
+  // The rows of sixteen `number`: where they begin in their expert, and how many they are.
+  struct Sixteen {
+    std::uint32_t expert;
+    std::size_t first, count;
+  };
+  Sixteen sixteen(std::size_t number) const {
+    const std::uint32_t expert = s_.sixteens[number];
+    const std::size_t first = (number - s_.places[expert].sixteen) * kTileRows;
+    return {expert, first, std::min(kTileRows, pairs_of(expert) - first)};
+  }
+
+  void gather(std::size_t number) {
+    await_tokens();
+    const Sixteen rows = sixteen(number);
+    const std::uint32_t* const tokens = routed_.pair_row + routed_.first[rows.expert] + rows.first;
+    s_.x_tiles.gather_tile(s_.x_operands, number, rows.count, [tokens](std::size_t i) { return std::size_t{tokens[i]}; });
+    gathered_.fetch_add(1, std::memory_order_release);
+  }
+
+  // Rank and part of an item of gate and up.
+  std::uint32_t up_expert(std::size_t item) const { return state_.busy_experts[item / up_parts_]; }
+
+  void gate_up(std::size_t item, Claims& claims, const TileScope& scope) {
+    await_tokens();
+    await([this] { return gathered_.load(std::memory_order_acquire) == tiles_; });
+    const std::uint32_t expert = up_expert(item);
+    const ExpertPlace& place = s_.places[expert];
+    const std::size_t panels = s_.gate_up.layout.panels, m = pairs_of(expert);
+    const std::size_t begin = item % up_parts_ * up_panels_, count = std::min(panels, begin + up_panels_) - begin;
+    // Not where the last items of this kind are claimed: others would wait for what is not begun.
+    TileNext next;
+    if (item + static_cast<std::size_t>(workers_.threads()) < up_items_)
+      if (const std::size_t ahead = claims.ahead() - gather_end_; ahead < up_items_) {
+        const std::uint32_t other = up_expert(ahead);
+        next.panel = s_.gate_up.panel(other, ahead % up_parts_ * up_panels_);
+        if (other != expert) fetch_values(s_.x_tiles, other, next);
+      }
+    if (place.tiled) {
+      kernels::TileArgs args = {};
+      args.result = kernels::TileResult::gated;
+      args.out = s_.hidden.data + place.position * s_.hidden.stride + begin * kTileRows * kBlockFeatures;
+      args.out_stride = tile_floats_;
+      tile_product(s_.gate_up, expert, begin, count, s_.x_tiles, place.position / kTileRows, m, s_.tuning, scope.scratch(), next,
+                   args);
+    } else {
+      float* const h = s_.hidden.row(place.position);
+      for (std::size_t p = begin; p < begin + count; ++p)
+        panel_product(s_.gate_up, s_.gate_up.panel(expert, p), p + 1 < begin + count ? s_.gate_up.panel(expert, p + 1) : next.panel,
+                      s_.rows + routed_.first[expert], m, s_.x_operands, [&](std::size_t row, std::size_t n, const float* out) {
+                        for (std::size_t r = 0; r < n; ++r)
+                          s_.swiglu(out + r * kPanelFeatures, h + (row + r) * s_.hidden.stride + p * kBlockFeatures);
+                      });
+    }
+    shared(s_.places[expert].finished).fetch_add(1, std::memory_order_release);
+  }
+
+  void fetch_values(const PanelOperands& x, std::uint32_t expert, TileNext& next) const {
+    const ExpertPlace& place = s_.places[expert];
+    if (!place.tiled || !s_.tuning.fetch_values) return;
+    const std::size_t tiles = std::min(blocks(pairs_of(expert), kTileRows), s_.tuning.rows / kTileRows);
+    next.values = x.tiles(place.position / kTileRows).values;
+    next.value_bytes = tiles * x.tile_bytes();
+  }
+
+  void convert_h(std::size_t number) {
+    const Sixteen rows = sixteen(number);
+    ExpertPlace& place = s_.places[rows.expert];
+    await([&] { return shared(place.finished).load(std::memory_order_acquire) == up_parts_; });
+    const std::size_t position = place.position + rows.first;
+    if (place.tiled)
+      s_.h_operands.convert_tile(s_.hidden.row(position), number, rows.count);
+    else
+      for (std::size_t i = position; i < position + rows.count; ++i) s_.h_operands.fill(s_.hidden.row(i), i);
+    shared(place.ready).fetch_add(1, std::memory_order_release);
+  }
+
+  void await_h(std::uint32_t expert) const {
+    const std::size_t sixteens = blocks(pairs_of(expert), kTileRows);
+    await([&] { return shared(s_.places[expert].ready).load(std::memory_order_acquire) == sixteens; });
+  }
+
+  void down(std::size_t item, Claims& claims, const TileScope& scope) {
+    const std::size_t panels = s_.down.layout.panels, part = item % down_parts_, turn = item / down_parts_;
+    const std::size_t begin = part * down_panels_, count = std::min(panels, begin + down_panels_) - begin;
+    const std::size_t from = turn * down_experts_, to = std::min(active_, from + down_experts_);
+    const std::size_t panel_floats = rows_ * kPanelFeatures;
+    float* const sums = s_.out_panels + begin * panel_floats;
+    if (turn == 0)
+      std::memset(sums, 0, count * panel_floats * sizeof(float));
+    else
+      await([&] { return shared(s_.turns[part].done).load(std::memory_order_acquire) == turn; });
+    for (std::size_t i = from; i < to; ++i) {
+      const std::uint32_t expert = routed_.active[i];
+      const std::size_t pair = routed_.first[expert];
+      await_h(expert);
+      TileNext next;
+      if (i + 1 < to) {
+        next.panel = s_.down.panel(routed_.active[i + 1], begin);
+        fetch_values(s_.h_operands, routed_.active[i + 1], next);
+      } else if (h_end_ + item + static_cast<std::size_t>(workers_.threads()) < items_) {
+        if (const std::size_t ahead = claims.ahead(); ahead < items_) {
+          const std::size_t other = ahead - h_end_;
+          next.panel = s_.down.panel(routed_.active[other / down_parts_ * down_experts_], other % down_parts_ * down_panels_);
+          fetch_values(s_.h_operands, routed_.active[other / down_parts_ * down_experts_], next);
+        }
+      }
+      if (s_.places[expert].tiled) {
+        kernels::TileArgs args = {};
+        args.result = kernels::TileResult::sums;
+        args.out = sums;
+        args.out_stride = panel_floats;
+        args.out_row = routed_.pair_row + pair;
+        args.out_scale = routed_.pair_weight + pair;
+        tile_product(s_.down, expert, begin, count, s_.h_operands, s_.places[expert].position / kTileRows, pairs_of(expert), s_.tuning,
+                     scope.scratch(), next, args);
+        continue;
+      }
+      for (std::size_t p = 0; p < count; ++p)
+        panel_product(s_.down, s_.down.panel(expert, begin + p), p + 1 < count ? s_.down.panel(expert, begin + p + 1) : next.panel,
+                      h_rows() + pair, pairs_of(expert), s_.h_operands, [&](std::size_t row, std::size_t n, const float* out) {
+                        for (std::size_t r = pair + row; r < pair + row + n; ++r, out += kPanelFeatures)
+                          s_.accumulate(out, routed_.pair_weight[r], kPanelFeatures, false,
+                                        sums + p * panel_floats + routed_.pair_row[r] * kPanelFeatures);
+                      });
+    }
+    if (to == active_) write_out(sums, begin, count);
+    shared(s_.turns[part].done).store(static_cast<std::uint32_t>(turn + 1), std::memory_order_release);
+  }
+
+  void write_out(const float* sums, std::size_t begin, std::size_t count) const {
+    const std::size_t column = begin * kPanelFeatures;
+    for (std::size_t r = 0; r < rows_; ++r)
+      for (std::size_t p = 0; p < count; ++p) {
+        const std::size_t left = routed_.out.columns - column - p * kPanelFeatures;
+        std::memcpy(routed_.out.row(r) + column + p * kPanelFeatures, sums + (p * rows_ + r) * kPanelFeatures,
+                    std::min<std::size_t>(left, kPanelFeatures) * sizeof(float));
+      }
+  }
+
+  const PanelExpertsStep& s_;
+  const ExpertsStep& routed_;
+  const StepState& state_;
+  Workers& workers_;
+  const std::size_t active_, rows_;
+  std::size_t token_rows_, token_items_, tiles_ = 0, sixteens_ = 0;
+  std::size_t up_panels_, up_parts_, up_items_, down_panels_, down_parts_, down_experts_;
+  std::size_t gather_end_, up_end_, h_end_, items_;  // the first item that is not of this kind
+  std::size_t tile_floats_;                          // of h of one tile
+  alignas(kApart) std::atomic<std::size_t> tokens_done_{0};
+  alignas(kApart) std::atomic<std::size_t> gathered_{0};
+};
 
 }  // namespace
 
@@ -142,17 +313,11 @@ void run_step(const PanelExpertsStep& s, const StepState& state) {
   const std::size_t rows = state.count(s.routed.of_rows);
   if (rows == 0) return;
   const std::size_t active = sort_pairs(s.routed, rows);
-  const bool tiled = std::any_of(s.routed.active, s.routed.active + active,
-                                 [&s](std::uint32_t expert) { return pairs_of(s.routed, expert) >= s.tile_rows; });
+  const bool tiled = std::any_of(s.routed.active, s.routed.active + active, [&s](std::uint32_t expert) {
+    return s.routed.first[expert + 1] - s.routed.first[expert] >= s.tile_rows;
+  });
   if (!tiled) return run_few_tokens(s, state, active, rows);
-  place_experts(s, active);
-  quantise_tokens(s, state, rows);
-  gather(s, state, active);
-  if (active != 0) {
-    gate_up(s, state, active, rows);
-    quantise_hidden(s, state, active);
-  }
-  down(s, state, active, rows);
+  Layer(s, state, active, rows).run();
 }
 
 }  // namespace ktc::exec

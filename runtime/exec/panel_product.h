@@ -19,28 +19,23 @@ struct PanelWeight {
   }
 };
 
-constexpr std::size_t kPanelRowsAtOnce = 64;  // of outputs on the stack: 8 KiB; a tile kernel unpacks int4 once for so many
-
-// Runs `rows[0, m)` against one panel and calls body(first_row, rows, out) for pieces of at most kPanelRowsAtOnce rows;
-// out is [rows][32]. `scratch`: of this worker, for tile kernels.
+// Runs the plain rows[0, m) against one panel and calls body(first_row, rows, out) for pieces of at most kFewRows rows; out is
+// [rows][32].
 template <typename Body>
 void panel_product(const PanelWeight& w, const std::byte* panel, const std::byte* next, const kernels::PanelRow* rows,
-                   std::size_t m, bool tiled, std::size_t kb_stride, std::uint32_t granule, std::byte* scratch,
-                   const Body& body) {
-  alignas(64) float out[kPanelRowsAtOnce * kPanelFeatures];
+                   std::size_t m, const PanelOperands& operands, const Body& body) {
+  alignas(64) float out[kernels::kFewRows * kPanelFeatures];
   kernels::PanelArgs args = {};
   args.panel = panel;
   args.layout = &w.layout;
-  args.kb_stride = kb_stride;
-  args.x_granule = granule;
-  args.scratch = scratch;
-  const std::size_t at_once = tiled ? kPanelRowsAtOnce : kernels::kFewRows;
-  for (std::size_t first = 0; first < m; first += at_once) {
+  args.kb_stride = operands.piece_bytes();
+  args.x_granule = operands.granule;
+  args.out = out;
+  for (std::size_t first = 0; first < m; first += kernels::kFewRows) {
     args.rows = rows + first;
-    args.m = std::min(at_once, m - first);
-    args.next = first + at_once < m ? panel : next;
-    args.out = out;
-    (tiled ? w.kernels.many : w.kernels.few)(args);
+    args.m = std::min(kernels::kFewRows, m - first);
+    args.next = first + kernels::kFewRows < m ? panel : next;
+    w.kernels.few(args);
     body(first, args.m, out);
   }
 }

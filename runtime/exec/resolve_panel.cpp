@@ -44,6 +44,7 @@ Expected<Step> resolve_panel_linear(const StepReader& r, const planfb::LinearOpT
   const auto space = panel_linear_workspace(r.activations(), r.bound(), s.x.columns, op.x_granule, op.tile_rows);
   Areas areas(r.workspace());
   s.operands = panel_operands(areas.take(space.x.total()), space.x, r.activations(), s.x.columns, op.x_granule, r.kernels_);
+  s.tiles = panel_operands(areas.take(space.x_tiles.total()), space.x_tiles, r.activations(), s.x.columns, op.x_granule, r.kernels_);
   s.rows = reinterpret_cast<kernels::PanelRow*>(areas.take(space.rows));
   return Step(s);
 }
@@ -63,6 +64,7 @@ Expected<Step> resolve_panel_mlp(const StepReader& r, const planfb::MlpOpT& op) 
                                          op.tile_rows);
   Areas areas(r.workspace());
   s.x_operands = panel_operands(areas.take(space.x.total()), space.x, r.activations(), s.x.columns, op.x_granule, r.kernels_);
+  s.x_tiles = panel_operands(areas.take(space.x_tiles.total()), space.x_tiles, r.activations(), s.x.columns, op.x_granule, r.kernels_);
   s.hidden = {reinterpret_cast<float*>(areas.take(space.hidden)), padded16(intermediate), padded16(intermediate)};
   s.h_operands = panel_operands(areas.take(space.h.total()), space.h, r.activations(), intermediate, op.h_granule, r.kernels_);
   s.rows = reinterpret_cast<kernels::PanelRow*>(areas.take(space.rows));
@@ -84,13 +86,16 @@ Expected<Step> resolve_panel_experts(const StepReader& r, const planfb::ExpertsO
                                              op.h_granule, op.tile_rows);
   Areas areas(r.workspace());
   s.x_operands = panel_operands(areas.take(space.x.total()), space.x, r.activations(), columns, op.x_granule, r.kernels_);
-  s.x_tiles = areas.take(space.x_tiles);
+  s.x_tiles = panel_operands(areas.take(space.x_tiles.total()), space.x_tiles, r.activations(), columns, op.x_granule, r.kernels_);
   s.hidden = {reinterpret_cast<float*>(areas.take(space.hidden)), padded16(intermediate), padded16(intermediate)};
   s.h_operands = panel_operands(areas.take(space.h.total()), space.h, r.activations(), intermediate, op.h_granule, r.kernels_);
   s.rows = reinterpret_cast<kernels::PanelRow*>(areas.take(space.rows));
   std::byte* routing = areas.take(space.pairs + space.offsets + space.weights);
   KTC_RETURN_IF_ERROR(fill_routing(r, op, routing, space.pairs, space.offsets, s.routed));
   s.places = reinterpret_cast<ExpertPlace*>(areas.take(space.progress));
+  s.sixteens = reinterpret_cast<std::uint32_t*>(areas.take(space.sixteens));
+  s.out_panels = reinterpret_cast<float*>(areas.take(space.out_panels));
+  s.turns = reinterpret_cast<ExpertTurn*>(areas.take(space.turns));
   return Step(s);
 }
 

@@ -71,8 +71,8 @@ constexpr std::uint64_t kTileRowsPadded = 16;  // rows of a tile; a matrix of ac
 // Left operands for panel kernels (runtime/kernels/cpu/panel_kernels.h): K padded to 64.
 // int8: codes [rows, K padded], scales f32 [rows, granules], sums i32 [rows, K padded / 32]; granules = ceil(K / granule),
 // 1 for granule 0. bf16: values [rows, K padded], no scales, no sums. Rows of an area lie one behind the other, unpadded.
-// `value_rows` >= rows is for tile layout, where the rows of every matrix are padded to 16: values then lie as
-// [tile][K padded / 64][16 rows][64 elements]; scales and sums stay one row per real row.
+// `value_rows` >= rows: room for values alone. Tiles (kernels::PanelTiles) use an area of value_rows = rows rows, all matrices
+// padded to 16: values [tile][K padded / 64][16][64], scales [tile][granules][16], sums [tile][16].
 struct PanelRowsWorkspace {
   std::uint64_t values;
   std::uint64_t scales;
@@ -103,44 +103,57 @@ constexpr std::uint64_t tiled_rows(std::uint64_t rows, std::uint64_t matrices, s
 
 constexpr std::uint64_t kPanelRowBytes = 24;  // sizeof(kernels::PanelRow), which refers to one left operand
 
-// linear: x in panel form, in tile layout from tile_rows rows; one PanelRow per row.
+// Rows of left operands in tile form, gathered from an area of plain rows: nothing where no matrix can have tile_rows of them.
+constexpr PanelRowsWorkspace panel_tiles_workspace(Format activations, std::uint64_t rows, std::uint64_t matrices,
+                                                   std::uint64_t columns, std::uint32_t granule, std::uint32_t tile_rows) {
+  if (tile_rows == 0 || rows < tile_rows) return {0, 0, 0};
+  const std::uint64_t value_rows = tiled_rows(rows, matrices, tile_rows);
+  return panel_rows_workspace(activations, value_rows, value_rows, columns, granule);
+}
+
+// linear: x in panel form; the same in tiles from tile_rows rows; one PanelRow per row.
 struct PanelLinearWorkspace {
   PanelRowsWorkspace x;
+  PanelRowsWorkspace x_tiles;
   std::uint64_t rows;
-  constexpr std::uint64_t total() const { return x.total() + rows; }
+  constexpr std::uint64_t total() const { return x.total() + x_tiles.total() + rows; }
 };
 constexpr PanelLinearWorkspace panel_linear_workspace(Format activations, std::uint64_t rows, std::uint64_t columns,
                                                       std::uint32_t x_granule, std::uint32_t tile_rows) {
-  return {panel_rows_workspace(activations, rows, tiled_rows(rows, 1, tile_rows), columns, x_granule),
-          align64(rows * kPanelRowBytes)};
+  return {panel_rows_workspace(activations, rows, rows, columns, x_granule),
+          panel_tiles_workspace(activations, rows, 1, columns, x_granule, tile_rows), align64(rows * kPanelRowBytes)};
 }
 
-// mlp: x as above; hidden f32 [rows, intermediate padded to 16]; h in panel form, laid out as x; PanelRow [2, rows], of x and h.
+// mlp: x as above; hidden f32 [rows, intermediate padded to 16], or as a tile kernel leaves it, [tiles][blocks of 16][16][16];
+// h in panel form or in tiles; PanelRow [2, rows], of x and h.
 struct PanelMlpWorkspace {
   PanelRowsWorkspace x;
+  PanelRowsWorkspace x_tiles;
   std::uint64_t hidden;
   PanelRowsWorkspace h;
   std::uint64_t rows;
-  constexpr std::uint64_t total() const { return x.total() + hidden + h.total() + rows; }
+  constexpr std::uint64_t total() const { return x.total() + x_tiles.total() + hidden + h.total() + rows; }
 };
 constexpr std::uint64_t padded16(std::uint64_t columns) { return (columns + 15) / 16 * 16; }
 constexpr PanelMlpWorkspace panel_mlp_workspace(Format activations, std::uint64_t rows, std::uint64_t columns,
                                                 std::uint64_t intermediate, std::uint32_t x_granule,
                                                 std::uint32_t h_granule, std::uint32_t tile_rows) {
   const std::uint64_t value_rows = tiled_rows(rows, 1, tile_rows);
-  return {panel_rows_workspace(activations, rows, value_rows, columns, x_granule),
-          align64(rows * padded16(intermediate) * 4),
-          panel_rows_workspace(activations, rows, value_rows, intermediate, h_granule), align64(2 * rows * kPanelRowBytes)};
+  return {panel_rows_workspace(activations, rows, rows, columns, x_granule),
+          panel_tiles_workspace(activations, rows, 1, columns, x_granule, tile_rows),
+          align64(value_rows * padded16(intermediate) * 4),
+          panel_rows_workspace(activations, value_rows, value_rows, intermediate, h_granule),
+          align64(2 * rows * kPanelRowBytes)};
 }
 
-// experts: x of every token in panel form, not in tile layout; the values of x gathered by expert for tile kernels (nothing
-// when tile_rows is 0), [tiled_rows(pairs, experts, tile_rows), K padded]: scales and sums stay those of the token; hidden f32
-// [pairs, intermediate padded to 16]; h in panel form by sorted pair, in tile layout for the experts that tile kernels serve;
-// PanelRow [2, pairs], of x and h; pairs, offsets and weights as in ExpertsWorkspace; one line of 64 bytes per expert for the
-// counter of its finished slices. pairs = tokens * top_k.
+// experts: x of every token in panel form; the same gathered by expert in tiles; hidden and h as in mlp, by sorted pair, padded
+// to tiles for the experts that tile kernels serve; PanelRow [2, pairs], of x and h; pairs, offsets and weights as in
+// ExpertsWorkspace; one line of 64 bytes per expert for where its rows lie and how far it is. pairs = tokens * top_k.
+// Where there may be tiles also: the expert of every 16 sorted pairs u32; the output in panels, f32 [columns padded to 32 / 32]
+// [tokens][32], because rows of 2^n bytes that a worker walks down share few places in a cache; a line per panel for its turn.
 struct PanelExpertsWorkspace {
   PanelRowsWorkspace x;
-  std::uint64_t x_tiles;
+  PanelRowsWorkspace x_tiles;
   std::uint64_t hidden;
   PanelRowsWorkspace h;
   std::uint64_t rows;
@@ -148,8 +161,12 @@ struct PanelExpertsWorkspace {
   std::uint64_t offsets;
   std::uint64_t weights;
   std::uint64_t progress;
+  std::uint64_t sixteens;
+  std::uint64_t out_panels;
+  std::uint64_t turns;
   constexpr std::uint64_t total() const {
-    return x.total() + x_tiles + hidden + h.total() + rows + pairs + offsets + weights + progress;
+    return x.total() + x_tiles.total() + hidden + h.total() + rows + pairs + offsets + weights + progress + sixteens + out_panels +
+           turns;
   }
 };
 constexpr PanelExpertsWorkspace panel_experts_workspace(Format activations, std::uint64_t tokens, std::uint64_t top_k,
@@ -157,16 +174,19 @@ constexpr PanelExpertsWorkspace panel_experts_workspace(Format activations, std:
                                                         std::uint64_t experts, std::uint32_t x_granule,
                                                         std::uint32_t h_granule, std::uint32_t tile_rows) {
   const std::uint64_t pairs = tokens * top_k, value_rows = tiled_rows(pairs, experts, tile_rows);
-  const std::uint64_t element = activations == Format::int8 ? 1 : 2;
+  const std::uint64_t panels = tile_rows == 0 ? 0 : (columns + 31) / 32, active = pairs < experts ? pairs : experts;
   return {panel_rows_workspace(activations, tokens, tokens, columns, x_granule),
-          tile_rows == 0 ? 0 : align64(value_rows * align64(columns) * element),
-          align64(pairs * padded16(intermediate) * 4),
-          panel_rows_workspace(activations, pairs, value_rows, intermediate, h_granule),
+          panel_tiles_workspace(activations, pairs, experts, columns, x_granule, tile_rows),
+          align64(value_rows * padded16(intermediate) * 4),
+          panel_rows_workspace(activations, value_rows, value_rows, intermediate, h_granule),
           align64(2 * pairs * kPanelRowBytes),
           align64(pairs * 8),
           align64((experts + 1) * 4),
           align64(pairs * 4),
-          experts * 64};
+          experts * 64,
+          tile_rows == 0 ? 0 : align64((pairs / 16 + active) * 4),
+          panels * tokens * 128,
+          panels * 64};
 }
 
 }  // namespace ktc

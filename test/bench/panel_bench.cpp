@@ -128,7 +128,53 @@ bool right(const Shape& shape, const test::PanelMatrix& matrix, const Rows& x, s
   return true;
 }
 
-void run_panels(benchmark::State& state, const Shape& shape, std::size_t m, bool many, PanelFn function) {
+// Calls one kernel on a panel: whatever its arguments are.
+struct Call {
+  Call(const Shape& shape, const PanelLayout& layout, const Rows& x, std::size_t m)
+      : out(m * 128), scratch(panel_scratch_bytes(layout)) {
+    few.layout = many.layout = &layout;
+    few.rows = x.rows.data();
+    few.m = many.m = m;
+    few.kb_stride = x.stride;
+    few.x_granule = many.x_granule = shape.granule;
+    few.out = many.out = reinterpret_cast<float*>(out.begin());
+    many.count = 1;
+    many.x.values = x.values.begin();
+    many.result = TileResult::rows;
+    many.out_stride = many.columns = 32;
+    many.k_inner = 8;
+    many.scratch = scratch.begin();
+    if (!integer(shape.format)) return;
+    // scales of all granules are equal, so one tile's serve all
+    for (std::size_t i = 0; i < x.scales.size() * kTileRows * ((m + 15) / 16); ++i) scales.push_back(x.scales[0]);
+    for (std::size_t r = 0; r < m; ++r) {
+      std::int32_t total = 0;
+      for (std::size_t i = 0; i < shape.columns / 32; ++i) total += x.rows[r].sums[i];
+      sums.push_back(total);
+    }
+    sums.resize((m + 15) / 16 * 16);
+    many.x.scales = scales.data();
+    many.x.sums = sums.data();
+  }
+  void operator()(PanelFn function, const std::byte* panel, const std::byte* next) {
+    few.panel = panel;
+    few.next = next;
+    function(few);
+  }
+  void operator()(TileFn function, const std::byte* panel, const std::byte* next) {
+    many.panels = panel;
+    many.next_panel = next;
+    function(many);
+  }
+  Lines out, scratch;
+  std::vector<float> scales;
+  std::vector<std::int32_t> sums;
+  PanelArgs few{};
+  TileArgs many{};
+};
+
+template <typename Fn>
+void run_panels(benchmark::State& state, const Shape& shape, std::size_t m, Fn function) {
   constexpr std::size_t kDistinct = 4;
   const test::PanelMatrix matrix = random_matrix(shape, kDistinct * 32);
   const PanelLayout& layout = matrix.layout;
@@ -136,20 +182,11 @@ void run_panels(benchmark::State& state, const Shape& shape, std::size_t m, bool
   if (count < kDistinct) return state.SkipWithError("does not fit the pool: raise --pool-mib");
   for (std::size_t p = 0; p < kDistinct; ++p) test::pack_panel(matrix, p, pool() + p * bytes);
   for (std::size_t p = kDistinct; p < count; ++p) std::memcpy(pool() + p * bytes, pool() + p % kDistinct * bytes, bytes);
-  const Rows x(shape, m, many);
-  const Lines out(m * 128), scratch(panel_scratch_bytes(layout));
-  PanelArgs args{};
-  args.layout = &layout;
-  args.rows = x.rows.data();
-  args.m = m;
-  args.kb_stride = x.stride;
-  args.x_granule = shape.granule;
-  args.out = reinterpret_cast<float*>(out.begin());
-  args.scratch = scratch.begin();
+  const Rows x(shape, m, std::is_same_v<Fn, TileFn>);
+  Call call(shape, layout, x, m);
   for (std::size_t p : {std::size_t{0}, count - 1}) {
-    args.panel = pool() + p * bytes;
-    function(args);
-    if (!right(shape, matrix, x, p % kDistinct, m, args.out)) {
+    call(function, pool() + p * bytes, nullptr);
+    if (!right(shape, matrix, x, p % kDistinct, m, call.few.out)) {
       any_wrong = true;
       return state.SkipWithError("wrong result");
     }
@@ -159,9 +196,7 @@ void run_panels(benchmark::State& state, const Shape& shape, std::size_t m, bool
   std::size_t p = 0;
   for (auto _ : state) {
     const std::size_t next = p + 1 == count ? 0 : p + 1;
-    args.panel = pool() + p * bytes;
-    args.next = pool() + next * bytes;
-    function(args);
+    call(function, pool() + p * bytes, pool() + next * bytes);
     benchmark::ClobberMemory();
     p = next;
   }
@@ -175,10 +210,10 @@ void run_panels(benchmark::State& state, const Shape& shape, std::size_t m, bool
 }
 
 template <typename Fn>
-void register_row(Fn function, std::string_view slot, const std::string& name, IsaLevel level, Format format) {
-  if constexpr (std::is_same_v<Fn, PanelFn>) {
+void register_row(Fn function, const std::string& name, IsaLevel level, Format format) {
+  constexpr bool many = std::is_same_v<Fn, TileFn>;
+  if constexpr (many || std::is_same_v<Fn, PanelFn>) {
     if (!isa_level_available(level, host_cpu_features())) return;
-    const bool many = slot.find(".many") != std::string_view::npos;
     std::vector<Shape> shapes = {{format, 0, integer(format) ? 64u : 0u, 2048}};
     if (integer(format)) shapes.push_back({format, 0, 0, 2048});
     if (format == Format::int4) shapes.push_back({format, 64, 64, 2048});
@@ -189,7 +224,7 @@ void register_row(Fn function, std::string_view slot, const std::string& name, I
         const std::string title = name + "/group:" + std::to_string(shape.group) + "/granule:" +
                                   std::to_string(shape.granule) + "/k:" + std::to_string(shape.columns) + "/m:" + std::to_string(m);
         benchmark::RegisterBenchmark(
-            title.c_str(), [=](benchmark::State& state) { run_panels(state, shape, m, many, function); });
+            title.c_str(), [=](benchmark::State& state) { run_panels(state, shape, m, function); });
       }
   }
 }
@@ -210,7 +245,7 @@ int run(int argc, char** argv) {
   int count = static_cast<int>(rest.size());
   rest.push_back(nullptr);
 #define KTC_PANEL_KERNEL(slot, level, format, function) \
-  register_row(&function, #slot, #function, IsaLevel::level, Format::format);
+  register_row(&function, #function, IsaLevel::level, Format::format);
 #include "runtime/kernels/cpu/panel_kernels.def"
   benchmark::Initialize(&count, rest.data());
   if (benchmark::ReportUnrecognizedArguments(count, rest.data())) return 1;

@@ -18,7 +18,7 @@ class PanelFew : public ::testing::TestWithParam<PanelKernel> {
     const Edge edge = random() % 2 == 0 ? Edge::front : Edge::back;
     Guarded<std::byte> packed(matrix.layout.panel_bytes, edge);
     test::pack_panel(matrix, panel, packed.data());
-    const Activations x(c, m, false, gap, random);
+    const Activations x(c, m, gap, random);
     PanelOut expected(m * 32), out(m * 32, edge);
     run_panel(scalar_panel(c.format), c, matrix.layout, packed.data(), nullptr, x, 0, m, expected.data());
     if (GetParam().level == IsaLevel::scalar) return expect_close(c, matrix, panel, x, 0, m, expected.data());
@@ -32,7 +32,7 @@ class PanelFew : public ::testing::TestWithParam<PanelKernel> {
   std::mt19937 random{seed()};
   ::testing::ScopedTrace trace{__FILE__, __LINE__, seed_trace()};
 };
-INSTANTIATE_TEST_SUITE_P(All, PanelFew, ::testing::ValuesIn(panel_kernels(false)), panel_kernel_name);
+INSTANTIATE_TEST_SUITE_P(All, PanelFew, ::testing::ValuesIn(panel_kernels()), panel_kernel_name<PanelFn>);
 
 TEST_P(PanelFew, EveryShape) {
   for (std::uint32_t group : groups_of(GetParam().format))
@@ -81,7 +81,7 @@ TEST_P(PanelFew, ARowDependsOnItselfAlone) {
     const test::PanelMatrix matrix = make_matrix(c, random);
     Guarded<std::byte> packed(matrix.layout.panel_bytes);
     test::pack_panel(matrix, 0, packed.data());
-    const Activations x(c, kFewRows, false, 0, random);
+    const Activations x(c, kFewRows, 0, random);
     PanelOut together(kFewRows * 32), alone(32);
     run_panel(GetParam().function, c, matrix.layout, packed.data(), nullptr, x, 0, kFewRows, together.data());
     for (std::size_t r = 0; r < kFewRows; ++r) {
@@ -93,13 +93,13 @@ TEST_P(PanelFew, ARowDependsOnItselfAlone) {
 
 std::vector<PanelKernel> of_format(Format format) {
   std::vector<PanelKernel> found;
-  for (const PanelKernel& kernel : panel_kernels(false))
+  for (const PanelKernel& kernel : panel_kernels())
     if (kernel.format == format) found.push_back(kernel);
   return found;
 }
 
 class PanelFp8 : public PanelFew {};
-INSTANTIATE_TEST_SUITE_P(All, PanelFp8, ::testing::ValuesIn(of_format(Format::fp8)), panel_kernel_name);
+INSTANTIATE_TEST_SUITE_P(All, PanelFp8, ::testing::ValuesIn(of_format(Format::fp8)), panel_kernel_name<PanelFn>);
 
 TEST_P(PanelFp8, EveryCodeIsExact) {
   const PanelCase c{Format::fp8, 0, 0, 32, 256};
@@ -136,7 +136,7 @@ TEST_P(PanelFp8, EveryCodeIsExact) {
 }
 
 class PanelBf16 : public PanelFew {};
-INSTANTIATE_TEST_SUITE_P(All, PanelBf16, ::testing::ValuesIn(of_format(Format::bf16)), panel_kernel_name);
+INSTANTIATE_TEST_SUITE_P(All, PanelBf16, ::testing::ValuesIn(of_format(Format::bf16)), panel_kernel_name<PanelFn>);
 
 TEST_P(PanelBf16, SubnormalsAreNotFlushed) {
   const PanelCase c{Format::bf16, 0, 0, 32, 64};

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "runtime/kernels/cpu/panel_tiles.h"
+
 namespace ktc::kernels {
 namespace {
 
@@ -21,10 +23,6 @@ std::int32_t pick(Codes codes, std::int32_t limit, std::size_t k, std::mt19937& 
 }
 
 }  // namespace
-
-void PrintTo(const PanelKernel& kernel, std::ostream* out) {
-  *out << kernel.name;
-}
 
 std::ostream& operator<<(std::ostream& out, const PanelCase& c) {
   return out << to_string(c.format) << "/" << c.group << " granule " << c.granule << ", " << c.rows << " x " << c.columns
@@ -68,30 +66,20 @@ test::PanelMatrix make_matrix(const PanelCase& c, std::mt19937& random) {
   return matrix;
 }
 
-Activations::Activations(const PanelCase& c, std::size_t m, bool tiles, std::size_t gap, std::mt19937& random)
-    : integer_(integer(c.format)) {
-  const std::size_t blocks = (c.columns + 63) / 64, padded = blocks * 64, piece = integer_ ? 64 : 128;
+Activations::Activations(const PanelCase& c, std::size_t m, std::size_t gap, std::mt19937& random)
+    : blocks_((c.columns + 63) / 64), integer_(kernels::integer(c.format)) {
+  const std::size_t padded = blocks_ * 64, piece = integer_ ? 64 : 128;
   granule_ = c.granule == 0 ? padded : c.granule;
-  kb_stride_ = tiles ? piece * kTileRows : piece + gap;
+  granules_ = (padded + granule_ - 1) / granule_;
+  kb_stride_ = piece + gap;
   std::normal_distribution<float> normal;
   std::uniform_real_distribution<float> scale(0.001f, 0.1f);
-  std::byte* tile = nullptr;
   for (std::size_t r = 0; r < m; ++r) {
-    std::byte* values;
-    if (tiles) {
-      if (r % kTileRows == 0) {
-        values_.push_back(std::make_unique<Guarded<std::byte>>(blocks * kb_stride_));
-        tile = values_.back()->data();
-        for (std::byte& b : *values_.back()) b = static_cast<std::byte>(0x7d);
-      }
-      values = tile + r % kTileRows * piece;
-    } else {
-      values_.push_back(std::make_unique<Guarded<std::byte>>((blocks - 1) * kb_stride_ + piece));
-      values = values_.back()->data();
-    }
+    values_.push_back(std::make_unique<Guarded<std::byte>>((blocks_ - 1) * kb_stride_ + piece));
+    std::byte* values = values_.back()->data();
     if (integer_) {
-      sums_.push_back(std::make_unique<Guarded<std::int32_t>>(blocks * 2));
-      scales_.push_back(std::make_unique<Guarded<float>>((padded + granule_ - 1) / granule_));
+      sums_.push_back(std::make_unique<Guarded<std::int32_t>>(blocks_ * 2));
+      scales_.push_back(std::make_unique<Guarded<float>>(granules_));
       for (float& s : *scales_.back()) s = scale(random);
     }
     for (std::size_t k = 0; k < padded; ++k) {
@@ -109,6 +97,26 @@ Activations::Activations(const PanelCase& c, std::size_t m, bool tiles, std::siz
   }
 }
 
+Tiles::Tiles(const Activations& x)
+    : values_((x.rows().size() + 15) / 16 * 16 * x.blocks() * (x.integer() ? 64 : 128)),
+      scales_((x.rows().size() + 15) / 16 * 16 * x.granules()),
+      sums_((x.rows().size() + 15) / 16 * 16) {
+  const std::size_t piece = x.integer() ? 64 : 128;
+  for (std::byte& b : values_) b = static_cast<std::byte>(0x7d);
+  for (float& s : scales_) s = std::nanf("");
+  for (std::int32_t& s : sums_) s = 123456;
+  for (std::size_t r = 0; r < x.rows().size(); ++r) {
+    const PanelRow& row = x.rows()[r];
+    const std::size_t tile = r / kTileRows, lane = r % kTileRows;
+    for (std::size_t kb = 0; kb < x.blocks(); ++kb)
+      std::memcpy(values_.data() + ((tile * x.blocks() + kb) * kTileRows + lane) * piece, row.values + kb * x.kb_stride(), piece);
+    if (!x.integer()) continue;
+    sums_[r] = 0;
+    for (std::size_t i = 0; i < 2 * x.blocks(); ++i) sums_[r] += row.sums[i];
+    for (std::size_t g = 0; g < x.granules(); ++g) scales_[(tile * x.granules() + g) * kTileRows + lane] = row.scales[g];
+  }
+}
+
 double Activations::value(std::size_t row, std::size_t k) const {
   const std::byte* at = rows_[row].values + k / 64 * kb_stride_;
   if (integer_) return static_cast<double>(static_cast<std::int8_t>(at[k % 64])) * rows_[row].scales[k / granule_];
@@ -119,8 +127,6 @@ double Activations::value(std::size_t row, std::size_t k) const {
 
 void run_panel(PanelFn function, const PanelCase& c, const PanelLayout& layout, const std::byte* panel, const std::byte* next,
                const Activations& x, std::size_t first, std::size_t m, float* out) {
-  Guarded<std::byte> scratch(panel_scratch_bytes(layout));
-  for (std::byte& b : scratch) b = static_cast<std::byte>(0x5b);
   for (std::size_t i = 0; i < m * 32; ++i) out[i] = std::nanf("");
   PanelArgs args{};
   args.panel = panel;
@@ -131,7 +137,6 @@ void run_panel(PanelFn function, const PanelCase& c, const PanelLayout& layout, 
   args.kb_stride = x.kb_stride();
   args.x_granule = c.granule;
   args.out = out;
-  args.scratch = scratch.data();
   function(args);
 }
 
@@ -156,16 +161,42 @@ void expect_close(const PanelCase& c, const test::PanelMatrix& matrix, std::size
     }
 }
 
-std::vector<PanelKernel> panel_kernels(bool many) {
-  std::vector<PanelKernel> found;
-  const auto add = [&](const char* slot, const char* name, IsaLevel level, Format format, auto function) {
-    if constexpr (std::is_same_v<decltype(function), PanelFn>) {
-      const bool is_many = std::string_view(slot).find(".many") != std::string_view::npos;
-      if (is_many == many) found.push_back({name, level, format, function});
-    }
+namespace {
+
+template <typename Fn>
+std::vector<KernelOver<Fn>> kernels_over() {
+  std::vector<KernelOver<Fn>> found;
+  const auto add = [&](std::string_view slot, const char* name, IsaLevel level, Format format, auto function) {
+    if constexpr (std::is_same_v<decltype(function), Fn>)
+      if (slot.substr(0, 6) == "panel_") found.push_back({name, level, format, function});
   };
 #define KTC_PANEL_KERNEL(slot, level, format, function) add(#slot, #function, IsaLevel::level, Format::format, &function);
 #include "runtime/kernels/cpu/panel_kernels.def"
+  return found;
+}
+
+}  // namespace
+
+std::vector<PanelKernel> panel_kernels() {
+  return kernels_over<PanelFn>();
+}
+
+std::vector<TileKernel> tile_kernels() {
+  std::vector<TileKernel> found = kernels_over<TileFn>();
+#if defined(__x86_64__)
+#define KTC_ADD(suffix, level)                                                                  \
+  found.push_back({"panel_int8_many_" #suffix, level, Format::int8, panel_int8_many_##suffix}); \
+  found.push_back({"panel_int4_many_" #suffix, level, Format::int4, panel_int4_many_##suffix}); \
+  found.push_back({"panel_fp8_many_" #suffix, level, Format::fp8, panel_fp8_many_##suffix});    \
+  found.push_back({"panel_bf16_many_" #suffix, level, Format::bf16, panel_bf16_many_##suffix})
+  KTC_ADD(amx_1x2, IsaLevel::amx);
+  KTC_ADD(amx_1x1, IsaLevel::amx);
+  KTC_ADD(amx_2x2, IsaLevel::amx);
+  KTC_ADD(emulated, IsaLevel::avx512);
+  KTC_ADD(emulated_1x2, IsaLevel::avx512);
+  KTC_ADD(emulated_1x1, IsaLevel::avx512);
+  KTC_ADD(emulated_2x2, IsaLevel::avx512);
+#endif
   return found;
 }
 

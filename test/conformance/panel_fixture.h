@@ -15,17 +15,25 @@
 namespace ktc::kernels {
 
 // A kernel over panels: a row of panel_kernels.def, or of panel_tiles.h.
-struct PanelKernel {
+template <typename Fn>
+struct KernelOver {
   std::string name;
   IsaLevel level;
   Format format;
-  PanelFn function;
+  Fn function;
 };
-std::vector<PanelKernel> panel_kernels(bool many);  // the rows of panel_kernels.def
+using PanelKernel = KernelOver<PanelFn>;
+using TileKernel = KernelOver<TileFn>;
+std::vector<PanelKernel> panel_kernels();  // the rows of panel_kernels.def
+std::vector<TileKernel> tile_kernels();    // the same, all shapes of tiles, and those on emulated tiles
 
-void PrintTo(const PanelKernel& kernel, std::ostream* out);
+template <typename Fn>
+void PrintTo(const KernelOver<Fn>& kernel, std::ostream* out) {
+  *out << kernel.name;
+}
 
-inline std::string panel_kernel_name(const ::testing::TestParamInfo<PanelKernel>& info) {
+template <typename Fn>
+std::string panel_kernel_name(const ::testing::TestParamInfo<KernelOver<Fn>>& info) {
   return info.param.name;
 }
 
@@ -42,22 +50,38 @@ std::ostream& operator<<(std::ostream& out, const PanelCase& c);
 
 test::PanelMatrix make_matrix(const PanelCase& c, std::mt19937& random);
 
-// `m` rows of activations. Few: each row in guarded memory of its own, pieces `gap` bytes further apart than they need. Tiles:
-// rows from m on of the last tile hold garbage.
+// `m` rows of activations, each in guarded memory of its own, pieces `gap` bytes further apart than they need.
 class Activations {
  public:
-  Activations(const PanelCase& c, std::size_t m, bool tiles, std::size_t gap, std::mt19937& random);
+  Activations(const PanelCase& c, std::size_t m, std::size_t gap, std::mt19937& random);
   const std::vector<PanelRow>& rows() const { return rows_; }
   std::size_t kb_stride() const { return kb_stride_; }
+  std::size_t blocks() const { return blocks_; }
+  std::size_t granules() const { return granules_; }
+  bool integer() const { return integer_; }
   double value(std::size_t row, std::size_t column) const;  // dequantised
 
  private:
+  std::size_t blocks_, granules_;
   bool integer_;
   std::size_t granule_, kb_stride_;
   std::vector<std::unique_ptr<Guarded<std::byte>>> values_;
   std::vector<std::unique_ptr<Guarded<float>>> scales_;
   std::vector<std::unique_ptr<Guarded<std::int32_t>>> sums_;
   std::vector<PanelRow> rows_;
+};
+
+// The same rows as tile kernels read them. Other rows of the last tile hold garbage.
+class Tiles {
+ public:
+  explicit Tiles(const Activations& x);
+  PanelTiles view() const { return {values_.data(), scales_.data(), sums_.data()}; }
+  std::size_t value_bytes() const { return values_.size(); }
+
+ private:
+  Guarded<std::byte> values_;
+  Guarded<float> scales_;
+  Guarded<std::int32_t> sums_;
 };
 
 // out [m][32] in guarded memory, filled with garbage before.

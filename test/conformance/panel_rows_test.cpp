@@ -141,6 +141,66 @@ TEST_P(QuantiseRow, InfinityAndNanSpoilTheirGranule) {
     }
 }
 
+// Blocks of a gated product to a tile: the codes, scales and sums that quantise_row gives the row.
+class QuantiseTile : public RowTest<QuantiseTileFn> {};
+INSTANTIATE_TEST_SUITE_P(All, QuantiseTile, ::testing::ValuesIn(panel_rows<QuantiseTileFn>("quantise_tile")),
+                         row_name<QuantiseTileFn>);
+
+TEST_P(QuantiseTile, GivesWhatQuantiseRowGives) {
+  const QuantiseRowFn one = select_kernels(CpuFeatures{}).quantise_row;
+  for (std::uint32_t granule : {0u, 64u, 128u})
+    for (std::size_t n : kLengths)
+      for (std::size_t rows : {1, 7, 16})
+        for (float magnitude : {1.0f, 1e-29f, 1e38f}) {
+          const std::size_t blocks = (n + 15) / 16, padded = (n + 63) / 64 * 64;
+          const std::size_t width = granule == 0 ? padded : granule, granules = (padded + width - 1) / width;
+          const Edge edge = random() % 2 == 0 ? Edge::front : Edge::back;
+          Guarded<float> x(blocks * 256, edge), scales(granules * 16, edge);
+          Guarded<std::int8_t> codes(padded * 16, edge);
+          Guarded<std::int32_t> sums(16, edge);
+          std::normal_distribution<float> value(0, 1);
+          for (float& v : x) v = std::fmin(3.0f, std::fmax(-3.0f, value(random))) * magnitude;
+          if (random() % 4 == 0) x[0] = std::numeric_limits<float>::quiet_NaN();
+          for (std::size_t i = 0; i < blocks * 16; ++i)  // columns of padding hold anything
+            for (std::size_t c = 0; c < 16; ++c)
+              if (i / 16 * 16 + c >= n) x[i * 16 + c] = std::numeric_limits<float>::infinity();
+          row().function(x.data(), rows, n, granule, codes.data(), scales.data(), sums.data());
+          for (std::size_t r = 0; r < 16; ++r) {
+            std::vector<float> plain(n), scale(granules);
+            std::vector<std::int8_t> code(padded);
+            std::vector<std::int32_t> sum(padded / 32);
+            for (std::size_t k = 0; k < n; ++k) plain[k] = x[(k / 16 * 16 + r) * 16 + k % 16];
+            if (r < rows) one(plain.data(), n, granule, code.data(), 64, scale.data(), sum.data());
+            std::int32_t total = 0;
+            for (const std::int32_t s : sum) total += s;
+            ASSERT_EQ(sums[r], total) << "row " << r << " of " << rows << ", " << n << " columns, granule " << granule;
+            for (std::size_t g = 0; g < granules; ++g)
+              ASSERT_EQ(bits_of(scales[g * 16 + r]), bits_of(scale[g])) << "row " << r << " scale " << g << " of " << n;
+            for (std::size_t k = 0; r < rows && k < padded; ++k)
+              ASSERT_EQ(codes[(k / 64 * 16 + r) * 64 + k % 64], code[k]) << "row " << r << " code " << k << " of " << n;
+          }
+        }
+}
+
+class RoundTile : public RowTest<RoundTileFn> {};
+INSTANTIATE_TEST_SUITE_P(All, RoundTile, ::testing::ValuesIn(panel_rows<RoundTileFn>("round_tile")), row_name<RoundTileFn>);
+
+TEST_P(RoundTile, EveryValueBecomesItsNearest) {
+  for (Edge edge : {Edge::front, Edge::back})
+    for (std::size_t n : kLengths)
+      for (std::size_t rows : {1, 16}) {
+        const std::size_t blocks = (n + 15) / 16, padded = (n + 63) / 64 * 64;
+        Guarded<float> x(blocks * 256, edge);
+        for (float& v : x) v = __builtin_bit_cast(float, static_cast<std::uint32_t>(random()));
+        Guarded<std::uint16_t> out(padded * 16, edge);
+        row().function(x.data(), rows, n, out.data());
+        for (std::size_t r = 0; r < rows; ++r)
+          for (std::size_t k = 0; k < padded; ++k)
+            ASSERT_EQ(out[(k / 64 * 16 + r) * 64 + k % 64], k < n ? f32_to_bf16(x[(k / 16 * 16 + r) * 16 + k % 16]) : 0)
+                << "row " << r << " element " << k << " of " << n;
+      }
+}
+
 class RoundRow : public RowTest<RoundRowFn> {};
 INSTANTIATE_TEST_SUITE_P(All, RoundRow, ::testing::ValuesIn(panel_rows<RoundRowFn>("round_row")), row_name<RoundRowFn>);
 

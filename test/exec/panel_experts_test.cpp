@@ -98,8 +98,8 @@ class PanelExperts : public testing::TestWithParam<Case> {
     const auto space = panel_rows_workspace(activations_, 1, 1, x.size(), granule);
     weights::HostBlock memory = block(space.total());
     const PanelOperands operands = panel_operands(memory.data(), space, activations_, x.size(), granule, scalar);
-    operands.fill(x.data(), 0, false, 0);
-    const kernels::PanelRow row = operands.row(0, false, 0);
+    operands.fill(x.data(), 0);
+    const kernels::PanelRow row = operands.row(0);
     std::vector<float> all;
     for (std::size_t p = 0; p < layout.panels; ++p) {
       alignas(64) float out[32];
@@ -108,7 +108,7 @@ class PanelExperts : public testing::TestWithParam<Case> {
       args.layout = &layout;
       args.rows = &row;
       args.m = 1;
-      args.kb_stride = operands.kb_stride(false);
+      args.kb_stride = operands.piece_bytes();
       args.x_granule = granule;
       args.out = out;
       scalar.panel(layout.format).few(args);
@@ -153,7 +153,7 @@ class PanelExperts : public testing::TestWithParam<Case> {
     s.tile_rows = SIZE_MAX;
     s.most_pairs = pairs;
     s.x_operands = panel_operands(take(space.x.total()), space.x, activations_, kHidden, granule, kernels);
-    s.x_tiles = take(space.x_tiles);
+    take(space.x_tiles.total());
     s.hidden = {reinterpret_cast<float*>(take(space.hidden)), padded16(kIntermediate), padded16(kIntermediate)};
     s.h_operands = panel_operands(take(space.h.total()), space.h, activations_, kIntermediate, granule, kernels);
     s.rows = reinterpret_cast<kernels::PanelRow*>(take(space.rows));
@@ -163,6 +163,7 @@ class PanelExperts : public testing::TestWithParam<Case> {
     s.routed.weights = {routing_.data(), kTopK, kTopK};
     s.routed.ids = {ids_.data(), kTopK, kTopK};
     s.routed.experts = kExperts;
+    s.routed.filter.ids = kExperts;
     s.routed.top_k = kTopK;
     s.routed.intermediate = kIntermediate;
     s.routed.pair_row = reinterpret_cast<std::uint32_t*>(take(space.pairs));

@@ -84,11 +84,17 @@ TEST(PanelWorkspace, TilesPadNoMoreMatricesThanCanHaveTheirRows) {
 
 TEST(PanelWorkspace, AreasAddUpAndStayAligned) {
   const auto experts = panel_experts_workspace(Format::int8, 5, 2, 200, 70, 4, 64, 0, 9);
-  EXPECT_EQ(experts.x_tiles, (10u + 15) * 256);
-  EXPECT_EQ(experts.hidden, 10u * 80 * 4);
+  EXPECT_EQ(experts.x_tiles.values, (10u + 15) * 256);
+  EXPECT_EQ(experts.x_tiles.scales, align64((10u + 15) * 4 * 4));
+  EXPECT_EQ(experts.hidden, (10u + 15) * 80 * 4) << "tiles of h are padded to 16 rows";
+  EXPECT_EQ(experts.sixteens, 64u) << "10 pairs of 4 experts: at most 4 sixteens";
+  EXPECT_EQ(experts.out_panels, 7u * 5 * 128);
+  EXPECT_EQ(experts.turns, 7u * 64);
   EXPECT_EQ(experts.h.values, (10u + 15) * 128);
   EXPECT_EQ(experts.progress, 4u * 64);
-  EXPECT_EQ(panel_experts_workspace(Format::int8, 5, 2, 200, 70, 4, 64, 0, 0).x_tiles, 0u);
+  const auto plain = panel_experts_workspace(Format::int8, 5, 2, 200, 70, 4, 64, 0, 0);
+  EXPECT_EQ(plain.x_tiles.total() + plain.sixteens + plain.out_panels + plain.turns, 0u);
+  EXPECT_EQ(plain.hidden, 10u * 80 * 4);
   for (const std::uint64_t bytes : {experts.total(), experts.x.total(), experts.rows, experts.pairs, experts.offsets,
                                     panel_mlp_workspace(Format::int8, 7, 200, 70, 64, 128, 9).total(),
                                     panel_linear_workspace(Format::bf16, 7, 200, 64, 9).total()})

@@ -9,6 +9,8 @@
 #include <immintrin.h>
 #endif
 
+#include "runtime/kernels/cpu/panel_tiles.h"
+
 namespace ktc::bench {
 namespace {
 
@@ -57,8 +59,8 @@ void (*reader())(const std::byte*) {
   return read_plain;
 }
 
-constexpr std::size_t kPeakColumns = 1024;  // 32 KiB of int8 weights, 64 KiB of activations: half a small second cache
-constexpr std::size_t kPeakRows = exec::kPanelRowsAtOnce;
+constexpr std::size_t kPeakColumns = 1024;  // few rows: 32 KiB of int8 weights
+constexpr std::size_t kTileValues = std::size_t{512} << 10, kTileWeights = std::size_t{16} << 10;
 
 }  // namespace
 
@@ -81,16 +83,21 @@ Expected<ComputePeak> ComputePeak::create(bool integer, Engine& engine) {
   peak.bf16_ = !integer;
   peak.layout_ = *panel_layout(integer ? Format::int8 : Format::bf16, 0, false, kPanelFeatures, kPeakColumns);
   peak.tiled_ = engine.kernels.panel(peak.layout_.format).many != nullptr;
-  peak.rows_ = peak.tiled_ ? kPeakRows : kernels::kFewRows;
-  // Per worker: the panel, values of all rows, then the scale and the sums that every row shares.
-  peak.values_bytes_ = kPeakRows * kPeakColumns * (integer ? 1 : 2);
-  peak.worker_bytes_ = static_cast<std::size_t>(align64(peak.layout_.panel_bytes)) + peak.values_bytes_ + 64 + kPeakColumns / 32 * 4;
+  // Per worker: weights, then values; for few rows then the scale and the sums that every row shares.
+  PanelLayout weights = peak.layout_;
+  if (peak.tiled_) {
+    weights.head_bytes = 0;
+    weights.panel_bytes = kTileWeights;
+  }
+  peak.values_bytes_ = peak.tiled_ ? kTileValues : kernels::kFewRows * kPeakColumns * (integer ? 1 : 2);
+  peak.worker_bytes_ = static_cast<std::size_t>(align64(weights.panel_bytes)) + peak.values_bytes_ + 64 + kPeakColumns / 32 * 4;
+  peak.layout_.panel_bytes = weights.panel_bytes;
   const std::size_t workers = static_cast<std::size_t>(engine.workers->threads());
   KTC_ASSIGN_OR_RETURN(peak.memory_, weights::HostBlock::allocate(workers * peak.worker_bytes_, "operands of the peak"));
   for (std::size_t w = 0; w < workers; ++w) {
     std::byte* panel = peak.memory_.data() + w * peak.worker_bytes_;
-    fill_panel(peak.layout_, w, panel);
-    std::byte* values = panel + peak.layout_.panel_bytes;
+    fill_panel(weights, w, panel);
+    std::byte* values = panel + weights.panel_bytes;
     PanelLayout random = peak.layout_;  // random values of the same kind; a signed code is as good as an unsigned one
     random.head_bytes = 0;
     random.panel_bytes = peak.values_bytes_;
@@ -101,43 +108,47 @@ Expected<ComputePeak> ComputePeak::create(bool integer, Engine& engine) {
   return peak;
 }
 
-double ComputePeak::measure(double seconds) const {
-  const kernels::PanelKernels& kernels = engine_->kernels.panel(layout_.format);
-  const kernels::PanelFn kernel = tiled_ ? kernels.many : kernels.few;
-  exec::Workers& workers = *engine_->workers;
-  std::atomic<std::uint64_t> calls{0};
-  const double start = now(), deadline = start + seconds;
-  const auto one_worker = [&](std::size_t, std::size_t) {
-    alignas(64) std::array<float, kPeakRows * kPanelFeatures> out;
-    std::array<kernels::PanelRow, kPeakRows> rows;
-    exec::TileScope scope(engine_->state, tiled_);
-    const std::byte* panel = memory_.data() + static_cast<std::size_t>(workers.index()) * worker_bytes_;
-    const std::byte* values = panel + layout_.panel_bytes;
-    exec::PanelOperands operands;
-    operands.bf16 = bf16_;
-    operands.columns = operands.padded = kPeakColumns;
-    for (std::size_t r = 0; r < rows_; ++r)
-      rows[r] = {operands.at(const_cast<std::byte*>(values), r, tiled_),
-                 bf16_ ? nullptr : reinterpret_cast<const float*>(values + values_bytes_),
-                 bf16_ ? nullptr : reinterpret_cast<const std::int32_t*>(values + values_bytes_ + 64)};
-    kernels::PanelArgs args = {};
-    args.panel = panel;
-    args.layout = &layout_;
-    args.rows = rows.data();
-    args.m = rows_;
-    args.kb_stride = operands.kb_stride(tiled_);
-    args.out = out.data();
-    args.scratch = scope.scratch();
-    std::uint64_t mine = 0;
+std::uint64_t ComputePeak::one_worker(double deadline) const {
+  const exec::TileScope scope(engine_->state, tiled_);
+  const std::byte* panel = memory_.data() + static_cast<std::size_t>(engine_->workers->index()) * worker_bytes_;
+  const std::byte* values = panel + layout_.panel_bytes;
+  std::uint64_t done = 0;
+  if (tiled_) {
+    constexpr std::size_t kSteps = 512;
     while (now() < deadline) {
-      for (int i = 0; i < 4; ++i) kernel(args);
-      mine += 4;
+      kernels::bare_tiles_amx(bf16_, values, kTileValues, panel, kTileWeights, kSteps);
+      done += kSteps * 2 * 32 * 16 * (bf16_ ? 32 : 64);
     }
-    calls.fetch_add(mine, std::memory_order_relaxed);
-  };
-  workers.enter([&] { workers.parallel_for(static_cast<std::size_t>(workers.threads()), 1, one_worker); });
-  const double operations = 2.0 * static_cast<double>(rows_) * kPanelFeatures * kPeakColumns;
-  return operations * static_cast<double>(calls.load()) / (now() - start);
+    return done;
+  }
+  alignas(64) std::array<float, kernels::kFewRows * kPanelFeatures> out;
+  std::array<kernels::PanelRow, kernels::kFewRows> rows;
+  const std::size_t row_bytes = kPeakColumns * (bf16_ ? 2 : 1);
+  for (std::size_t r = 0; r < rows.size(); ++r)
+    rows[r] = {values + r * row_bytes, bf16_ ? nullptr : reinterpret_cast<const float*>(values + values_bytes_),
+               bf16_ ? nullptr : reinterpret_cast<const std::int32_t*>(values + values_bytes_ + 64)};
+  kernels::PanelArgs args = {};
+  args.panel = panel;
+  args.layout = &layout_;
+  args.rows = rows.data();
+  args.m = rows.size();
+  args.kb_stride = bf16_ ? 128 : 64;
+  args.out = out.data();
+  const kernels::PanelFn kernel = engine_->kernels.panel(layout_.format).few;
+  while (now() < deadline) {
+    for (int i = 0; i < 4; ++i) kernel(args);
+    done += 4 * 2 * rows.size() * kPanelFeatures * kPeakColumns;
+  }
+  return done;
+}
+
+double ComputePeak::measure(double seconds) const {
+  exec::Workers& workers = *engine_->workers;
+  std::atomic<std::uint64_t> operations{0};
+  const double start = now(), deadline = start + seconds;
+  const auto one = [&](std::size_t, std::size_t) { operations.fetch_add(one_worker(deadline), std::memory_order_relaxed); };
+  workers.enter([&] { workers.parallel_for(static_cast<std::size_t>(workers.threads()), 1, one); });
+  return static_cast<double>(operations.load()) / (now() - start);
 }
 
 }  // namespace ktc::bench

@@ -13,8 +13,9 @@ namespace ktc::bench {
 // does not end with the slowest core, so it is what a kernel that claims its work can reach.
 double read_bandwidth(std::span<const std::byte> memory, exec::Workers& workers);
 
-// Operations (two per multiply-add) per second of the panel kernel alone, on operands that stay in a core's second cache: the
-// tile kernel where the machine has one, else the kernel for few rows. One scale per row.
+// Operations (two per multiply-add) per second on operands that stay in a core's second cache: of the bare loop of tile loads and
+// multiplications, 2 x 1 tiles, 512 KiB of activations and 16 KiB of weights, where the kernels have tiles; else of the panel
+// kernel for few rows, one scale per row.
 class ComputePeak {
  public:
   static Expected<ComputePeak> create(bool integer, Engine& engine);
@@ -23,10 +24,12 @@ class ComputePeak {
 
  private:
   ComputePeak() = default;
+  std::uint64_t one_worker(double deadline) const;  // operations
+
   Engine* engine_ = nullptr;
   PanelLayout layout_;
   bool tiled_ = false, bf16_ = false;
-  std::size_t worker_bytes_ = 0, values_bytes_ = 0, rows_ = 0;
+  std::size_t worker_bytes_ = 0, values_bytes_ = 0;
   weights::HostBlock memory_;
 };
 

@@ -25,6 +25,7 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 // A case and what every round found.
 struct Case {
   std::size_t pool = 0;
+  const TileVariant* variant = nullptr;
   Routing routing;
   std::unique_ptr<Layer> layer;
   std::vector<double> seconds, of_read, of_compute;
@@ -96,13 +97,16 @@ Status Bench::prepare() {
   KTC_ASSIGN_OR_RETURN(workers_, exec::Workers::create(options_.threads > 0 ? options_.threads : exec::default_thread_count()));
   std::size_t most_tokens = 0;
   for (std::size_t f = 0; f < options_.formats.size(); ++f)
-    for (const std::uint32_t m : options_.tokens) {
-      Case c;
-      c.pool = f;
-      c.routing = make_routing(m, options_.experts, options_.top_k, options_.hidden, options_.intermediate);
-      most_tokens = std::max(most_tokens, c.routing.tokens);
-      cases_.push_back(std::move(c));
-    }
+    for (const std::uint32_t m : options_.tokens)
+      for (const TileVariant& variant : options_.variants) {
+        if (&variant != &options_.variants[0] && m < tile_rows(options_.formats[f])) continue;  // no tiles, no variants
+        Case c;
+        c.pool = f;
+        c.variant = &variant;
+        c.routing = make_routing(m, options_.experts, options_.top_k, options_.hidden, options_.intermediate);
+        most_tokens = std::max(most_tokens, c.routing.tokens);
+        cases_.push_back(std::move(c));
+      }
   const std::uint64_t activations = std::uint64_t{most_tokens} * (options_.hidden * 12 + std::uint64_t{options_.top_k} * options_.intermediate * 8);
   KTC_RETURN_IF_ERROR(weights::check_available(activations, "activations", "use fewer --tokens"));
   KTC_RETURN_IF_ERROR(make_pools());
@@ -129,7 +133,7 @@ Status Bench::prepare() {
       x_[i] = static_cast<float>((exec::uniform(1, i) + exec::uniform(2, i) + exec::uniform(3, i) + exec::uniform(4, i) - 2) * 1.732);
   });
   for (Case& c : cases_) {
-    KTC_ASSIGN_OR_RETURN(Layer layer, Layer::create(pools_[c.pool], engine_, options_, c.routing.tokens, tile_rows(pools_[c.pool].format)));
+    KTC_ASSIGN_OR_RETURN(Layer layer, Layer::create(pools_[c.pool], engine_, options_, *c.variant, c.routing.tokens, tile_rows(pools_[c.pool].format)));
     c.layer = std::make_unique<Layer>(std::move(layer));
     std::vector<std::size_t> tokens(c.routing.tokens);
     for (std::size_t t = 0; t < tokens.size(); ++t) tokens[t] = t;
@@ -143,7 +147,7 @@ Status Bench::prepare() {
 Status Bench::check(Case& c) {
   const std::size_t window = next_window(c.pool, c.routing.active);
   workers_->enter([&] { c.layer->run(window); });
-  KTC_ASSIGN_OR_RETURN(Layer plain, Layer::create(pools_[c.pool], scalar_, options_, 1, 0));
+  KTC_ASSIGN_OR_RETURN(Layer plain, Layer::create(pools_[c.pool], scalar_, options_, {}, 1, 0));
   std::vector<std::size_t> tokens = {0};
   if (c.routing.tokens > 1) tokens.push_back(c.routing.tokens - 1);
   for (const std::size_t token : tokens) {
@@ -212,6 +216,7 @@ void Bench::measure_round() {
 ExpertsResult Bench::result() const {
   ExpertsResult result;
   result.level = engine_.kernels.level;
+  result.shape = engine_.shape;
   result.threads = workers_->threads();
   result.rounds = reads_.size();
   result.read = spread_of(reads_);
@@ -223,7 +228,18 @@ ExpertsResult Bench::result() const {
     CaseResult r;
     r.format = pools_[c.pool].format;
     r.routing = c.routing;
+    r.variant = c.variant->name;
     r.tiled = c.layer->tiled(c.routing.per_expert);
+    const exec::ExpertTimes& times = c.layer->times();
+    const double x = static_cast<double>(times.tokens + times.gather), up = static_cast<double>(times.gate_up),
+                 h = static_cast<double>(times.h), down = static_cast<double>(times.down), waiting = static_cast<double>(times.waiting);
+    if (const double all = x + up + h + down + waiting; all > 0) {
+      r.gather = x / all;
+      r.gate_up = up / all;
+      r.h = h / all;
+      r.down = down / all;
+      r.waiting = waiting / all;
+    }
     r.bytes = static_cast<double>(c.routing.active * pools_[c.pool].expert_bytes());
     r.operations = 6.0 * static_cast<double>(c.routing.pairs()) * options_.hidden * options_.intermediate;
     r.seconds = spread_of(c.seconds);

@@ -26,23 +26,27 @@ Spread spread_of(std::vector<double> values);
 struct CaseResult {
   WeightFormat format;
   Routing routing;
+  std::string variant;
   bool tiled = false;           // which kernel ran
   double bytes = 0;             // of the active experts
   double operations = 0;        // two per multiply-add
   Spread seconds;               // of one layer
   Spread bytes_per_second, operations_per_second;
   Spread of_read, of_compute;
+  // Of the workers' time in a layer with tiles: gather and x, gate and up, h, down, waiting for each other. 0: not told.
+  double gather = 0, gate_up = 0, h = 0, down = 0, waiting = 0;
 };
 
 struct ExpertsResult {
   IsaLevel level = IsaLevel::scalar;
+  kernels::TileShape shape = kernels::TileShape::two_by_one;  // what the probe chose
   int threads = 0;
   std::size_t rounds = 0;
   std::vector<std::uint64_t> pool_bytes;        // per format of the options
   Spread read;                                  // bytes per second
   Spread integer_peak, float_peak;              // operations per second; 0: no case needs it
   bool peak_tiled = false;
-  std::vector<CaseResult> cases;                // by format, then tokens
+  std::vector<CaseResult> cases;                // by format, then tokens, then variant
 };
 
 // `options`: checked. Fails, without a result, when a layer's output differs from the scalar kernels': to the bit for integer

@@ -27,6 +27,7 @@ Routing make_routing(std::size_t per_expert, std::size_t experts, std::size_t to
 Status make_engine(IsaLevel level, exec::Workers& workers, std::size_t experts, const std::vector<PanelLayout>& layouts,
                    Engine& engine) {
   engine.kernels = kernels::select_kernels(host_cpu_features(), level);
+  if (engine.kernels.panel_int8.many != nullptr) engine.shape = kernels::probe_tile_shape();
   engine.workers = &workers;
   engine.busy_experts.assign(experts, 0);
   engine.state.workers = &workers;
@@ -46,8 +47,8 @@ Status make_engine(IsaLevel level, exec::Workers& workers, std::size_t experts, 
 }
 
 // The same steps as resolve_panel_experts takes from a plan.
-Expected<Layer> Layer::create(const Pool& pool, Engine& engine, const ExpertsOptions& options, std::size_t most_tokens,
-                              std::uint32_t tile_rows) {
+Expected<Layer> Layer::create(const Pool& pool, Engine& engine, const ExpertsOptions& options, const TileVariant& variant,
+                              std::size_t most_tokens, std::uint32_t tile_rows) {
   Layer layer;
   layer.pool_ = &pool;
   layer.engine_ = &engine;
@@ -68,14 +69,19 @@ Expected<Layer> Layer::create(const Pool& pool, Engine& engine, const ExpertsOpt
   const auto take = [&at](std::uint64_t bytes) { return std::exchange(at, at + bytes); };
 
   exec::PanelExpertsStep& s = layer.step_;
-  s.gate_up = {nullptr, pool.gate_up, engine.kernels.panel(pool.gate_up.format)};
-  s.down = {nullptr, pool.down, engine.kernels.panel(pool.down.format)};
+  kernels::KernelSet kernels = engine.kernels;
+  kernels::set_tile_shape(kernels, variant.shape.value_or(engine.shape));
+  s.gate_up = {nullptr, pool.gate_up, kernels.panel(pool.gate_up.format)};
+  s.down = {nullptr, pool.down, kernels.panel(pool.down.format)};
+  s.tuning = variant.tuning;
+  layer.times_ = std::make_unique<exec::ExpertTimes>();
+  s.times = layer.times_.get();
   s.swiglu = engine.kernels.swiglu;
   s.accumulate = engine.kernels.accumulate;
   s.tile_rows = tile_rows != 0 && s.gate_up.kernels.many != nullptr && s.down.kernels.many != nullptr ? tile_rows : SIZE_MAX;
   s.most_pairs = pairs;
   s.x_operands = exec::panel_operands(take(space.x.total()), space.x, activations, hidden, x_granule, engine.kernels);
-  s.x_tiles = take(space.x_tiles);
+  s.x_tiles = exec::panel_operands(take(space.x_tiles.total()), space.x_tiles, activations, hidden, x_granule, engine.kernels);
   s.hidden = {reinterpret_cast<float*>(take(space.hidden)), padded16(intermediate), padded16(intermediate)};
   s.h_operands = exec::panel_operands(take(space.h.total()), space.h, activations, intermediate, h_granule, engine.kernels);
   s.rows = reinterpret_cast<kernels::PanelRow*>(take(space.rows));
@@ -85,6 +91,7 @@ Expected<Layer> Layer::create(const Pool& pool, Engine& engine, const ExpertsOpt
   routed.weights = {layer.routing_weights_.data(), top_k, top_k};
   routed.ids = {layer.ids_.data(), top_k, top_k};
   routed.experts = experts;
+  routed.filter.ids = experts;
   routed.top_k = top_k;
   routed.intermediate = intermediate;
   routed.pair_row = reinterpret_cast<std::uint32_t*>(take(space.pairs));
@@ -92,6 +99,9 @@ Expected<Layer> Layer::create(const Pool& pool, Engine& engine, const ExpertsOpt
   routed.first = reinterpret_cast<std::uint32_t*>(take(space.offsets));
   routed.pair_weight = reinterpret_cast<float*>(take(space.weights));
   s.places = reinterpret_cast<exec::ExpertPlace*>(take(space.progress));
+  s.sixteens = reinterpret_cast<std::uint32_t*>(take(space.sixteens));
+  s.out_panels = reinterpret_cast<float*>(take(space.out_panels));
+  s.turns = reinterpret_cast<exec::ExpertTurn*>(take(space.turns));
   return layer;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "runtime/base/status.h"
@@ -28,6 +29,7 @@ Routing make_routing(std::size_t per_expert, std::size_t experts, std::size_t to
 // The engine's state for steps on these kernels.
 struct Engine {
   kernels::KernelSet kernels = {};
+  kernels::TileShape shape = kernels::TileShape::two_by_one;  // what the start-up probe chose
   exec::Workers* workers = nullptr;
   std::vector<std::uint32_t> busy_experts;
   weights::HostBlock tile_scratch;
@@ -40,8 +42,8 @@ Status make_engine(IsaLevel level, exec::Workers& workers, std::size_t experts, 
 class Layer {
  public:
   // `pool` and `engine` outlive the layer. `tile_rows`: as planned, 0 for never.
-  static Expected<Layer> create(const Pool& pool, Engine& engine, const ExpertsOptions& options, std::size_t most_tokens,
-                                std::uint32_t tile_rows);
+  static Expected<Layer> create(const Pool& pool, Engine& engine, const ExpertsOptions& options, const TileVariant& variant,
+                                std::size_t most_tokens, std::uint32_t tile_rows);
 
   // Sets the inputs: token i of the layer is row tokens[i] of `x`, chooses the experts that `routing` gives it.
   void set_inputs(const Routing& routing, const std::vector<std::size_t>& tokens, const float* x);
@@ -50,6 +52,7 @@ class Layer {
 
   const float* output(std::size_t token) const { return out_.data() + token * hidden_; }
   bool tiled(std::size_t per_expert) const { return per_expert >= step_.tile_rows; }
+  const exec::ExpertTimes& times() const { return *times_; }  // since the layer was made
 
  private:
   Layer() = default;
@@ -59,6 +62,7 @@ class Layer {
   std::vector<float> x_, out_, routing_weights_;
   std::vector<std::int32_t> ids_;
   weights::HostBlock workspace_;
+  std::unique_ptr<exec::ExpertTimes> times_;
   exec::PanelExpertsStep step_ = {};
 };
 

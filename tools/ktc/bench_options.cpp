@@ -71,6 +71,55 @@ Expected<WeightFormat> parse_weight_format(const std::string& text) {
   return result;
 }
 
+Expected<TileVariant> parse_tile_variant(const std::string& text) {
+  TileVariant variant;
+  variant.name = text;
+  const auto wrong = [&](const std::string& word) {
+    return refuse("--variant", "'" + word + "' in '" + text + "'",
+                  "default, 2x1, 1x2, 1x1, 2x2, probe, nofetch, or one of inner, outer, rows, up, down, sums with =N");
+  };
+  std::size_t begin = 0;
+  while (begin <= text.size()) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::string word = text.substr(begin, end - begin);
+    begin = end + 1;
+    if (word == "default" || word == "probe") continue;
+    if (word == "nofetch") {
+      variant.tuning.fetch_values = false;
+      continue;
+    }
+    bool found = false;
+    for (const kernels::TileShape shape : kernels::kTileShapes)
+      if (word == kernels::to_string(shape)) {
+        variant.shape = shape;
+        found = true;
+      }
+    if (found) continue;
+    const std::size_t equals = word.find('=');
+    if (equals == word.npos) return wrong(word);
+    std::size_t value = 0;
+    const auto [rest, error] = std::from_chars(word.data() + equals + 1, word.data() + word.size(), value);
+    if (error != std::errc() || rest != word.data() + word.size() || value > 65536) return wrong(word);
+    exec::TileTuning& t = variant.tuning;
+    const std::string key = word.substr(0, equals);
+    if (key == "inner")
+      t.inner = value;
+    else if (key == "outer")
+      t.outer_bytes = value << 10;
+    else if (key == "rows")
+      t.rows = value;
+    else if (key == "up")
+      t.up_panels = std::max<std::size_t>(1, value);
+    else if (key == "down")
+      t.down_panels = std::max<std::size_t>(1, value);
+    else if (key == "sums")
+      t.sum_bytes = value << 10;
+    else
+      return wrong(word);
+  }
+  return variant;
+}
+
 Status check(ExpertsOptions& o) {
   KTC_RETURN_IF_ERROR(in_range("--experts", o.experts, 1, 1u << 14));
   KTC_RETURN_IF_ERROR(in_range("--hidden", o.hidden, 1, kMostFeatures));
@@ -85,6 +134,12 @@ Status check(ExpertsOptions& o) {
   KTC_RETURN_IF_ERROR(granule_of("--h-granule", o.h_granule));
   if (o.tile_rows < -1 || o.tile_rows > 65535) return refuse("--tile-rows", std::to_string(o.tile_rows), "0 to 65535");
   if (o.format_names.empty()) return refuse("--format", "nothing", "a format of weights, as in int8");
+  o.variants.clear();
+  for (const std::string& name : o.variant_names) {
+    KTC_ASSIGN_OR_RETURN(const TileVariant variant, parse_tile_variant(name));
+    o.variants.push_back(variant);
+  }
+  if (o.variants.empty()) o.variants.emplace_back();
   o.formats.clear();
   for (const std::string& name : o.format_names) {
     KTC_ASSIGN_OR_RETURN(const WeightFormat format, parse_weight_format(name));

@@ -84,6 +84,9 @@ int main(int argc, char** argv) {
   bank->add_option("--x-granule", options.x_granule, "inputs per int8 scale: 64, 128, or 0 for the row (64)");
   bank->add_option("--h-granule", options.h_granule, "the same between the two products (64)");
   bank->add_option("--tile-rows", options.tile_rows, "from how many tokens tile kernels serve; 0: never (as the compiler plans)");
+  bank->add_option("--variant", options.variant_names,
+                   "how tiles are cut and shaped: words with commas between them, of 2x1 1x2 1x1 2x2 probe inner=N outer=KiB rows=N "
+                   "up=N down=N sums=KiB nofetch; several variants run side by side in the same rounds (default)");
   bank->add_flag("--step", options.step, "a round per line of standard input, each followed by its times as JSON lines");
   bank->add_option("--json", options.json, "also write the results to FILE");
   ktc::bench::GpuOptions card;

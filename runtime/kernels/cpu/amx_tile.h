@@ -51,6 +51,11 @@ template <int kC, int kA, int kB>
 KTC_INLINE void tile_dpbsud() {
   asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kC), "i"(kA), "i"(kB));
 }
+// The same with signed bytes of b.
+template <int kC, int kA, int kB>
+KTC_INLINE void tile_dpbssd() {
+  asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kC), "i"(kA), "i"(kB));
+}
 // c += a * b: f32 sums of bf16.
 template <int kC, int kA, int kB>
 KTC_INLINE void tile_dpbf16ps() {
@@ -104,8 +109,8 @@ KTC_INLINE void tile_check_shapes() {
     __builtin_trap();
 }
 
-template <int kC, int kA, int kB>
-KTC_INLINE void tile_dpbsud() {
+template <int kC, int kA, int kB, typename B>
+KTC_INLINE void tile_dot_bytes() {
   tile_check_shapes<kC, kA, kB>();
   EmulatedTiles& t = emulated_tiles;
   for (std::size_t m = 0; m < t.config.rows[kC]; ++m) {
@@ -114,9 +119,17 @@ KTC_INLINE void tile_dpbsud() {
     for (std::size_t k = 0; k < t.config.rows[kB]; ++k)
       for (std::size_t n = 0; n < 16; ++n)
         for (std::size_t i = 0; i < 4; ++i)
-          sum[n] += static_cast<std::int8_t>(t.data[kA][m][4 * k + i]) * static_cast<std::int32_t>(t.data[kB][k][4 * n + i]);
+          sum[n] += static_cast<std::int8_t>(t.data[kA][m][4 * k + i]) * static_cast<B>(t.data[kB][k][4 * n + i]);
     __builtin_memcpy(t.data[kC][m], sum, 64);
   }
+}
+template <int kC, int kA, int kB>
+KTC_INLINE void tile_dpbsud() {
+  tile_dot_bytes<kC, kA, kB, std::uint8_t>();
+}
+template <int kC, int kA, int kB>
+KTC_INLINE void tile_dpbssd() {
+  tile_dot_bytes<kC, kA, kB, std::int8_t>();
 }
 
 // Subnormals become zeros of their sign, on the way in and on the way out.

@@ -139,6 +139,8 @@ struct KernelSet {
   PanelKernels panel_int8, panel_int4, panel_fp8, panel_bf16;  // by the weights' format
   QuantiseRowFn quantise_row;
   RoundRowFn round_row;
+  QuantiseTileFn quantise_tile;
+  RoundTileFn round_tile;
   SwigluFn swiglu;
   AccumulateFn accumulate;
   TileScopeFn enter_tiles, leave_tiles;

@@ -1,7 +1,7 @@
 // Kernels over the packing `panel` (runtime/formats/panel.h): weights int8, int4, fp8 or bf16, activations int8 or bf16.
 //
 // Every kernel is single-threaded, allocates nothing and keeps no state. A row's result depends neither on the number of rows
-// nor on the kernel (few, many) nor on how rows were cut: the arithmetic below fixes the order of every rounding.
+// nor on the kernel (few, many) nor on how rows and K were cut: the arithmetic below fixes the order of every rounding.
 //
 // int8 activations (weights int8, int4): equal to the bit on every ISA level. One scale per granule of `x_granule` input
 // features (64, 128, or 0 = the whole row): scale = amax / 127, code = round to nearest even of x * (127 / amax). An amax below
@@ -39,30 +39,69 @@ struct PanelArgs {
   const std::byte* next;        // what the caller will read after this panel, for prefetch; null: nothing
   const PanelLayout* layout;
   const PanelRow* rows;
-  std::size_t m;
+  std::size_t m;                // in [1, kFewRows]
   std::size_t kb_stride;
   std::uint32_t x_granule;      // 64, 128, 0; ignored for bf16 activations
   float* out;                   // [m][32], 64-byte aligned
-  std::byte* scratch = nullptr; // `many`: panel_scratch_bytes(*layout) bytes, 64-byte aligned, of this thread alone
 };
 using PanelFn = void (*)(const PanelArgs&);
+constexpr std::size_t kFewRows = 8;
 
-// For weights unpacked once per panel: 64 KiB (int4) or 128 KiB (fp8) at K = 2048. Holds nothing between calls.
+// Rows of activations for tile kernels: 16 rows make a tile, and tiles lie one behind the other. In a matrix of m rows the last
+// tile may be incomplete; its other rows exist, hold anything, and change nothing.
+constexpr std::size_t kTileRows = 16;
+struct PanelTiles {
+  const std::byte* values;      // [tiles][K padded / 64][16][64] int8 or bf16, 64-byte aligned
+  const float* scales;          // int8: [tiles][granules][16], 64-byte aligned; granules: 1 when one scale serves the row
+  const std::int32_t* sums;     // int8: [tiles][16]: sum of the codes of the row; read when it has one scale
+};
+
+// What a tile kernel does with f, the [m][32] that PanelArgs would have in `out` for panel p of the call:
+//   rows   out[r * out_stride + 32 p + c] = f[r][c] (+ bias[32 p + c])   where 32 p + c < columns
+//   gated  out[r / 16 * out_stride + (p * 16 + r % 16) * 16 + c] = silu(f[r][c]) * f[r][16 + c]   for a paired panel, c < 16
+//   sums   out[p * out_stride + 32 out_row[r] + c] = fma(out_scale[r], f[r][c], the value there)
+// Each element as swiglu and accumulate below would make it. `gated` and `sums`: out is 64-byte aligned, out_stride a multiple
+// of 16.
+enum class TileResult : std::uint8_t { rows, gated, sums };
+
+struct TileArgs {
+  const std::byte* panels;      // the first of `count`, which lie one behind the other; 64-byte aligned
+  std::size_t count;            // in [1, kMostTilePanels]
+  const PanelLayout* layout;
+  PanelTiles x;
+  std::size_t m;                // in [1, kMostTileRows]
+  std::uint32_t x_granule;      // as above
+  // How the product is cut, in pieces of 64 K; 0: not at all. Even, and k_outer a multiple of k_inner. A worker's second cache
+  // holds m rows of k_outer; its first cache holds a panel's k_inner. No result depends on them.
+  std::size_t k_outer, k_inner;
+  // For prefetch: the panel of the same layout, and the bytes of activations, that the caller reads after this call; or null.
+  const std::byte* next_panel;
+  const std::byte* next_values;
+  std::size_t next_value_bytes;
+  TileResult result;
+  float* out;
+  std::size_t out_stride;
+  std::size_t columns;          // rows
+  const float* bias;            // rows: from the first panel's first feature; or null
+  const std::uint32_t* out_row; // sums: [m]
+  const float* out_scale;       // sums: [m]
+  std::byte* scratch;           // panel_scratch_bytes(*layout) bytes, 64-byte aligned, of this thread alone
+};
+using TileFn = void (*)(const TileArgs&);
+constexpr std::size_t kMostTilePanels = 8, kMostTileRows = 512;
+
+// Sums of all rows and panels of a call (512 KiB), and the weights of a panel as the tile instructions take them: at K = 2048
+// another 64 KiB (int8, int4) or 128 KiB (fp8). Holds nothing between calls.
 inline std::size_t panel_scratch_bytes(const PanelLayout& layout) {
-  const std::size_t tile_pair = layout.format == Format::int4 ? 2048 : layout.format == Format::fp8 ? 4096 : 0;
-  return static_cast<std::size_t>(layout.k_blocks) * tile_pair;
+  const std::size_t tile_pair = layout.format == Format::bf16 ? 0 : layout.format == Format::fp8 ? 4096 : 2048;
+  return kMostTilePanels * kMostTileRows * 128 + static_cast<std::size_t>(layout.k_blocks) * tile_pair;
 }
 
 // A family of rows of panel_kernels.def for one weight format.
 struct PanelKernels {
-  PanelFn few = nullptr;        // any layout of values; m in [1, kFewRows]
-  PanelFn many = nullptr;       // tile layout only, any m; null: no tile kernel
+  PanelFn few = nullptr;
+  TileFn many = nullptr;        // null: no tile kernel
 };
-constexpr std::size_t kFewRows = 8;
-// Tile layout: rows 16 t .. 16 t + 15 lie in tile row t, which needs not be adjacent to the next. Its piece kb is 16 rows of 64
-// elements, row after row: 1024 bytes of int8 or 2048 of bf16, 64-byte aligned, and kb_stride is that size. So
-// rows[16 t + i].values = rows[16 t].values + i * 64 (int8) or i * 128 (bf16). Rows from m on are not read.
-constexpr std::size_t kTileRows = 16;
 
 // codes[k], scales[g], sums[k / 32] of one row of f32; codes are written in pieces of 64 `kb_stride` bytes apart and padded
 // with zeros to a multiple of 64 (sums likewise: two per piece). columns >= 1. granule 64, 128 or 0.
@@ -70,6 +109,12 @@ using QuantiseRowFn = void (*)(const float* x, std::size_t columns, std::uint32_
                                std::size_t kb_stride, float* scales, std::int32_t* sums);
 // The same to bf16, round to nearest even. NaN stays NaN.
 using RoundRowFn = void (*)(const float* x, std::size_t columns, std::uint16_t* values, std::size_t kb_stride);
+
+// Both for `rows` <= 16 rows that a tile kernel left `gated`: x is [ceil(columns / 16)][16][16]; the results make one tile of
+// PanelTiles, with zeros for what its other rows have of scales and sums.
+using QuantiseTileFn = void (*)(const float* x, std::size_t rows, std::size_t columns, std::uint32_t granule,
+                                std::int8_t* codes, float* scales, std::int32_t* sums);
+using RoundTileFn = void (*)(const float* x, std::size_t rows, std::size_t columns, std::uint16_t* values);
 // h[i] = silu(gate[i]) * up[i], i in [0, 16): the two halves of one row of a paired panel's output. Equal on every level.
 using SwigluFn = void (*)(const float* gate_up, float* h);
 // y[i] = fma(scale, x[i], y[i]), or scale * x[i] when `first`; i in [0, n). Equal on every level.

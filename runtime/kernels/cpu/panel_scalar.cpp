@@ -202,6 +202,41 @@ void round_row_scalar(const float* x, std::size_t columns, std::uint16_t* values
   }
 }
 
+void quantise_tile_scalar(const float* x, std::size_t rows, std::size_t columns, std::uint32_t granule, std::int8_t* codes,
+                          float* scales, std::int32_t* sums) {
+  const std::size_t padded = (columns + 63) / 64 * 64, width = granule == 0 ? padded : granule;
+  const std::size_t granules = (padded + width - 1) / width;
+  for (std::size_t i = 0; i < kTileRows; ++i) {
+    sums[i] = 0;
+    for (std::size_t g = 0; g < granules; ++g) {
+      const std::size_t first = g * width, end = first + width < padded ? first + width : padded;
+      std::uint32_t most = 0;
+      const auto at = [&](std::size_t k) { return i < rows && k < columns ? x[(k / 16 * kTileRows + i) * 16 + k % 16] : 0.0f; };
+      for (std::size_t k = first; k < end; ++k) {
+        const std::uint32_t magnitude = __builtin_bit_cast(std::uint32_t, at(k)) & 0x7fffffffu;
+        if (magnitude > most) most = magnitude;
+      }
+      const float amax = __builtin_bit_cast(float, most);
+      const bool finite = most < 0x7f800000u, zero = !finite || amax < 0x1p-100f;
+      scales[g * kTileRows + i] = !finite ? __builtin_bit_cast(float, 0x7fc00000u) : zero ? 0.0f : amax / 127.0f;
+      const float factor = zero ? 0.0f : 127.0f / amax;
+      for (std::size_t k = first; i < rows && k < end; ++k) {
+        constexpr float kRound = 12582912.0f;
+        const std::int32_t code = zero ? 0 : static_cast<std::int32_t>((at(k) * factor + kRound) - kRound);
+        sums[i] += code;
+        codes[(k / 64 * kTileRows + i) * 64 + k % 64] = static_cast<std::int8_t>(code);
+      }
+    }
+  }
+}
+
+void round_tile_scalar(const float* x, std::size_t rows, std::size_t columns, std::uint16_t* values) {
+  for (std::size_t i = 0; i < rows; ++i)
+    for (std::size_t k = 0; k < (columns + 63) / 64 * 64; ++k)
+      values[(k / 64 * kTileRows + i) * 64 + k % 64] =
+          k < columns ? f32_to_bf16(x[(k / 16 * kTileRows + i) * 16 + k % 16]) : std::uint16_t{0};
+}
+
 void swiglu_scalar(const float* gate_up, float* h) {
   for (std::size_t i = 0; i < kLanes; ++i) h[i] = silu_fused(gate_up[i]) * gate_up[kLanes + i];
 }

@@ -1,16 +1,21 @@
-// The tile kernels beyond the rows of panel_kernels.def: another shape of tiles, and the same bodies on emulated tiles.
+// The tile kernels beyond the rows of panel_kernels.def: other shapes of tiles, and the same bodies on emulated tiles.
 #pragma once
+
+#include <string_view>
 
 #include "runtime/kernels/cpu/kernels.h"
 
 namespace ktc::kernels {
 
-// Tiles of rows by blocks of features that a `many` kernel keeps in registers: 2 x 1 takes four or five tile registers, 2 x 2
-// seven or eight. Which one is faster depends on the machine, not on the shape of the weights. Results are equal to the bit.
-enum class TileShape { two_by_one, two_by_two };
+// Tiles of rows by blocks of features whose sums a `many` kernel keeps in registers: with the operands, 2 x 1 and 1 x 2 take
+// four tile registers, 1 x 1 three, 2 x 2 seven. Which is fastest depends on the machine, not on the shape of the weights.
+// Results are equal to the bit.
+enum class TileShape { two_by_one, one_by_two, one_by_one, two_by_two };
+constexpr TileShape kTileShapes[] = {TileShape::two_by_one, TileShape::one_by_two, TileShape::one_by_one, TileShape::two_by_two};
+std::string_view to_string(TileShape shape);  // "2x1"
 
-// Times both on int8 for some milliseconds. two_by_one where the level amx is not available. Allocates; do not call in a region
-// that is being timed.
+// Times all on int8 for some milliseconds, on this thread alone. two_by_one where the level amx is not available, and unless
+// another is faster by more than what such a measurement is off. Allocates; do not call in a region that is being timed.
 TileShape probe_tile_shape();
 
 // Sets the `many` kernels of a set whose level has them to a shape (select_kernels gives two_by_one).
@@ -20,12 +25,22 @@ void set_tile_shape(KernelSet& set, TileShape shape);
 bool emulated_tiles_available(const CpuFeatures& features);
 void emulate_tiles(KernelSet& set, TileShape shape);
 
+// For benchmarks: `steps` (even) times 32 rows by 16 features by 64 (bf16: 32) K, in the shape 2 x 1 and nothing else. The
+// operands are read over and over: a_bytes is a multiple of 4096, b_bytes of 2048; 64-byte aligned. Level amx, between
+// enter_tiles and leave_tiles.
+void bare_tiles_amx(bool bf16, const std::byte* a, std::size_t a_bytes, const std::byte* b, std::size_t b_bytes,
+                    std::size_t steps);
+
 #define KTC_TILE_KERNELS(suffix)                                                                                   \
-  void panel_int8_many_##suffix(const PanelArgs&), panel_int4_many_##suffix(const PanelArgs&),                     \
-      panel_fp8_many_##suffix(const PanelArgs&), panel_bf16_many_##suffix(const PanelArgs&)
+  void panel_int8_many_##suffix(const TileArgs&), panel_int4_many_##suffix(const TileArgs&),                       \
+      panel_fp8_many_##suffix(const TileArgs&), panel_bf16_many_##suffix(const TileArgs&)
 KTC_TILE_KERNELS(amx);
+KTC_TILE_KERNELS(amx_1x2);
+KTC_TILE_KERNELS(amx_1x1);
 KTC_TILE_KERNELS(amx_2x2);
 KTC_TILE_KERNELS(emulated);
+KTC_TILE_KERNELS(emulated_1x2);
+KTC_TILE_KERNELS(emulated_1x1);
 KTC_TILE_KERNELS(emulated_2x2);
 #undef KTC_TILE_KERNELS
 void enter_tiles_emulated();
