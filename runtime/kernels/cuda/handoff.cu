@@ -12,8 +12,13 @@ constexpr unsigned kMostAwaitBlocks = 64;    // all of them run at once on any c
 constexpr unsigned kCellsInFlight = 4;       // of a thread
 constexpr unsigned kPoisonEvery = 64;        // re-reads of cells between two looks at the poison word
 
-__device__ inline void store_release_system(std::uint32_t* address, std::uint32_t value) {
-  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+// 16 bytes in one access, written after everything that a fence came after.
+__device__ inline void store_cell(void* address, uint4 v) {
+  asm volatile(
+      "{\n\t.reg .b128 t;\n\t.reg .b64 lo, hi;\n\tmov.b64 lo, {%1, %2};\n\tmov.b64 hi, {%3, %4};\n\tmov.b128 t, {lo, hi};\n\t"
+      "st.relaxed.sys.global.b128 [%0], t;\n\t}" ::"l"(address),
+      "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+      : "memory");
 }
 // 16 bytes in one access: whoever sees the epoch in it sees the data.
 __device__ inline uint4 load_cell(const void* address) {
@@ -84,20 +89,28 @@ __global__ void __launch_bounds__(kPublishThreads) publish_kernel(PublishArgs a,
     publish_x<Format::bf16>(a, a.record + layout.x, live);
   else
     publish_x<Format::f32>(a, a.record + layout.x, live);
+  // One fence, a round trip to the host: each thread's own stores are there before the header, which is a single store.
   __threadfence_system();
   __syncthreads();
   if (threadIdx.x == 0) {
-    auto* header = reinterpret_cast<RecordHeader*>(a.record);
-    header->tokens = live;
-    header->pairs = pairs;
     if (a.pairs != nullptr) *a.pairs = pairs;
-    __threadfence_system();
-    store_release_system(&header->epoch, epoch);
+    store_cell(a.record, make_uint4(epoch, live, pairs, 0));
   }
 }
 
-// One thread of each block waits until the host says that the result is near, looking again ever more slowly; then every thread
-// re-reads its own cells until their epoch is right. The first keeps a waiting GPU from taking the bandwidth of the CPU's memory.
+// Until the host says that the result of this layer is near, or does not say such things; true: poisoned.
+__device__ bool wait_until_near(const AwaitArgs& a, std::uint32_t epoch) {
+  for (unsigned pause = 20;; pause = pause < 200 ? pause * 2 : 200) {
+    const uint4 words = load_cell(a.words);  // near epoch, near layer, heartbeat, poison
+    if (words.w != 0) return true;
+    if (words.x == 0 || (words.x == epoch && words.y >= a.layer)) return false;
+    __nanosleep(pause);
+  }
+}
+
+// Cells are read at once, for the host may be done. If it is not, one thread of each block waits until the host says that the
+// result is near, looking again ever more slowly, and only then every thread re-reads its cells until their epoch is right: a
+// waiting GPU must not take the bandwidth of the CPU's memory.
 template <Format kFormat>
 __global__ void __launch_bounds__(kAwaitThreads) await_kernel(AwaitArgs a) {
   wait_for_inputs();
@@ -113,21 +126,11 @@ __global__ void __launch_bounds__(kAwaitThreads) await_kernel(AwaitArgs a) {
   if (nothing || live == 0) return;
 
   __shared__ bool poisoned;
-  if (threadIdx.x == 0) {
-    bool poison = false;
-    for (unsigned pause = 20;; pause = pause < 200 ? pause * 2 : 200) {
-      const uint4 words = load_cell(a.words);  // near epoch, near layer, heartbeat, poison
-      poison = words.w != 0;
-      if (poison || words.x == 0 || (words.x == epoch && words.y >= a.layer)) break;
-      __nanosleep(pause);
-    }
-    poisoned = poison;
-  }
-  __syncthreads();
-  bool poison = poisoned;
-
+  bool near = false, poison = false;
   const unsigned cells = live * per_row;
-  for (unsigned base = first; base < cells; base += step * kCellsInFlight) {
+  // every thread takes part in each round, with cells or without
+  for (unsigned start = blockIdx.x * kAwaitThreads; start < cells; start += step * kCellsInFlight) {
+    const unsigned base = start + threadIdx.x;
     uint4 cell[kCellsInFlight];
     unsigned missing = 0;
 #pragma unroll
@@ -137,6 +140,20 @@ __global__ void __launch_bounds__(kAwaitThreads) await_kernel(AwaitArgs a) {
       if (i < cells && in_row / kPerPanel * 32 + in_row % kPerPanel * kValues < columns) missing |= 1u << k;
     }
     const unsigned wanted = missing;
+    if (!near) {
+#pragma unroll
+      for (unsigned k = 0; k < kCellsInFlight; ++k)
+        if (missing & 1u << k) cell[k] = load_cell(a.cells + std::size_t{base + k * step} * kCellBytes);
+#pragma unroll
+      for (unsigned k = 0; k < kCellsInFlight; ++k)
+        if ((missing & 1u << k) && cell[k].w == epoch) missing &= ~(1u << k);
+      if (__syncthreads_or(missing != 0)) {
+        if (threadIdx.x == 0) poisoned = wait_until_near(a, epoch);
+        __syncthreads();
+        poison = poisoned;
+        near = true;
+      }
+    }
     for (unsigned round = 1; missing != 0 && !poison; ++round) {
 #pragma unroll
       for (unsigned k = 0; k < kCellsInFlight; ++k)
