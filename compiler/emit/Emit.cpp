@@ -85,6 +85,15 @@ Status prepareFolder(const fs::path& folder, const std::set<std::string>& ours) 
   return {};
 }
 
+// What an older plan left in the folder and this one does not have.
+void removeWeightFiles(const fs::path& folder) {
+  std::vector<fs::path> files;
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored))
+    if (entry.path().extension() == ".weights" || entry.path().extension() == ".journal") files.push_back(entry.path());
+  for (const fs::path& file : files) fs::remove(file, ignored);
+}
+
 // Everything that decides the bytes of the weight files: jobs, recipes, and which checkpoint they are read from.
 std::uint64_t fingerprint(const FileJobs& file, const models::ModelDesc& model) {
   std::string text;
@@ -123,10 +132,12 @@ WeightQuality qualityOf(const WeightJob& job, const JobQuality& quality) {
 
 Status emitPlan(mlir::ModuleOp module, const models::ModelDesc& model, const EmitOptions& options) {
   KTC_ASSIGN_OR_RETURN(PlanAndJobs built, buildPlan(module, model));
+  if (options.random) makeRandom(built, *options.random);
   KTC_RETURN_IF_ERROR(plan::verify_plan(built.plan).with_context("the compiler made a plan that does not verify"));
 
   std::set<std::string> ours(model.text_files.begin(), model.text_files.end());
   KTC_RETURN_IF_ERROR(prepareFolder(options.folder, ours));
+  if (options.random) removeWeightFiles(options.folder);
 
   std::uint64_t total = 0, before = 0;
   for (FileJobs& file : built.files)

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "compiler/emit/PlanBuilder.h"
+#include "compiler/emit/RandomWeights.h"
 #include "compiler/weights/moments.h"
 
 namespace ktc::compiler {
@@ -34,6 +35,7 @@ struct EmitOptions {
   std::function<bool()> cancelled;
   bool clip_search = true;                                                // false: plain rounding
   const Moments* moments = nullptr;                                       // weigh the search's errors; null: all alike
+  std::optional<RandomOptions> random;                                    // no checkpoint is read, no weight file is written
   std::optional<double> max_error;                                        // of one matrix; above it the compile fails
 };
 

@@ -72,6 +72,7 @@ Status emit(const CompileCommand& command, const CompileFacts& facts) {
     options.moments = &*moments;
   }
   options.max_error = command.max_error;
+  if (command.random_seed) options.random = compiler::RandomOptions{*command.random_seed, command.alias_layers};
   std::uint64_t bytes = 0;
   options.progress = [&](std::uint64_t done, std::uint64_t total) {
     bytes = total;
@@ -95,7 +96,8 @@ Status run_compile(const CompileCommand& command) {
     KTC_ASSIGN_OR_RETURN(target, placement::read_target(*command.target));
   }
   KTC_ASSIGN_OR_RETURN(const fs::path families, families_folder(command));
-  KTC_ASSIGN_OR_RETURN(const models::ModelDesc model, models::read_model(command.model, families));
+  KTC_ASSIGN_OR_RETURN(const models::ModelDesc model, command.random_seed ? models::read_model_shapes(command.model, families)
+                                                                         : models::read_model(command.model, families));
   if (!command.dry_run)
     for (const std::string& warning : model.warnings) fmt::print(stderr, "ktc: warning: {}\n", warning);
 

@@ -37,6 +37,12 @@ Expected<std::optional<CompileCommand>> parse_compile_options(int argc, char** a
       ->allow_extra_args(false);
   compile->add_option("--max-error", command.max_error, "fail when rounding changes a matrix by more: ||w - wq|| / ||w||, for example 0.1")
       ->check(CLI::PositiveNumber);
+  compile->add_option("--random-weights", command.random_seed,
+                      "make the weights up when the plan is opened, from this seed (1): MODEL needs config.json alone")
+      ->expected(0, 1)->default_str("1");
+  compile->add_option("--alias-layers", command.alias_layers,
+                      "with --random-weights: so many layers of a kind have bytes of their own, the others share them")
+      ->check(CLI::Range(1, 1 << 20));
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -55,6 +61,8 @@ Expected<std::optional<CompileCommand>> parse_compile_options(int argc, char** a
   }
   if (command.moments && !command.clip_search)
     return bad_flag("--moments", "--no-clip-search beside it", "one of the two", "plain rounding weighs nothing");
+  if (command.alias_layers != 0 && !command.random_seed)
+    return bad_flag("--alias-layers", "no --random-weights beside it", "both", "layers of a checkpoint differ");
   if (!command.output && !command.dry_run && !command.stop_after)
     return bad_flag("-o", "nothing", "the plan folder to write", "add -o NAME.ktp, or --dry-run to see what would happen");
   return std::optional<CompileCommand>(std::move(command));

@@ -22,12 +22,16 @@ struct Line {
   std::uint64_t bytes;
 };
 
-std::vector<Line> account(mlir::ModuleOp module) {
+// The final account, and what the driver of each of its GPUs takes besides.
+std::vector<Line> account(const CompileFacts& facts) {
   std::vector<Line> lines;
+  mlir::ModuleOp module = facts.lowered;
   for (mlir::Attribute attribute : module->getAttrOfType<mlir::ArrayAttr>(kt::kAccount)) {
     auto line = mlir::cast<kt::AccountAttr>(attribute);
     lines.push_back({line.getDevice().str(), line.getCategory().str(), line.getName().str(), line.getBytes()});
   }
+  for (const placement::MemoryLine& line : facts.placement.memory)
+    if (line.category == "context") lines.push_back({line.device, line.category, line.name, line.bytes});
   return lines;
 }
 
@@ -53,6 +57,37 @@ std::string granted(const CompileFacts& facts, std::size_t rule) {
   std::string text;
   for (const auto& [what, count] : counts) text += fmt::format("{}{} x {}", text.empty() ? "" : "; ", count, what);
   return text.empty() ? "nothing" : text;
+}
+
+// "10 %, uniform": what the policy asks for under `experts`.
+std::string requested(const placement::ExpertsPolicy& experts) {
+  using Kind = placement::ExpertBudget::Kind;
+  const placement::ExpertBudget& budget = experts.on_gpu;
+  std::string amount = budget.kind == Kind::share       ? fmt::format("{:g} %", budget.share * 100)
+                       : budget.kind == Kind::per_layer ? fmt::format("{} in every layer", budget.count)
+                                                        : fmt::format("at most {}", format_bytes(budget.bytes));
+  return fmt::format("{} -> {}, {}", amount, fmt::join(experts.gpu_devices, ", "), placement::to_string(experts.strategy));
+}
+
+// "24 of 256 experts in 8 layers, weights int4/64, activations bf16".
+std::string granted_experts(const CompileFacts& facts) {
+  std::size_t all = 0, hot = 0;
+  for (const models::Module& module : facts.model.modules)
+    if (const auto* experts = std::get_if<models::ExpertsDesc>(&module.attributes)) all += experts->experts;
+  std::set<std::string> formats;
+  for (const placement::HotExperts& layer : facts.placement.hot) {
+    hot += layer.ids.size();
+    formats.insert(fmt::format("weights {}, activations {}", placement::weights_text(layer.weights, layer.group), to_string(layer.activations)));
+  }
+  return fmt::format("{} of {} experts in {} layers{}{}", hot, all, facts.placement.hot.size(), formats.empty() ? "" : ", ",
+                     fmt::join(formats, "; "));
+}
+
+// Bytes that kt-place reserved for a device before the compiler laid out its memory.
+std::uint64_t reserved(const CompileFacts& facts, const std::string& device) {
+  std::uint64_t total = 0;
+  for (const placement::MemoryLine& line : facts.placement.memory) total += line.device == device ? line.bytes : 0;
+  return total;
 }
 
 std::uint64_t device_total(const std::vector<Line>& lines, const std::string& device) {
@@ -86,9 +121,17 @@ std::string report_text(const CompileFacts& facts) {
     const placement::Rule& rule = facts.policy.rules[i];
     text += fmt::format("{:<18}  {}\n{:<18}  {}\n", to_string(rule.position), requested(rule), "", granted(facts, i));
   }
+  if (!facts.policy.experts.on_gpu.none())
+    text += fmt::format("{:<18}  {}\n{:<18}  {}\n", to_string(facts.policy.experts.on_gpu_position), "hot experts: " + requested(facts.policy.experts),
+                        "", granted_experts(facts));
+  if (facts.policy.defer.max_per_token > 0)
+    text += fmt::format("{:<18}  late experts: up to {} of a token{}{}, among {}\n", to_string(facts.policy.defer.position),
+                        facts.policy.defer.max_per_token, facts.policy.defer.decode ? ", decode" : "",
+                        facts.policy.defer.extend ? ", prefill" : "",
+                        facts.policy.defer.scope == placement::DeferScope::all ? "all" : "those on the CPU");
   for (const std::string& note : facts.placement.notes) text += "note      " + note + "\n";
 
-  const std::vector<Line> lines = account(facts.lowered);
+  const std::vector<Line> lines = account(facts);
   for (const std::string& device : devices(lines)) {
     text += fmt::format("\nmemory of {}\n", device);
     for (const Line& line : lines)
@@ -96,6 +139,8 @@ std::string report_text(const CompileFacts& facts) {
     const std::uint64_t total = device_total(lines, device), limit = limit_of(facts, device);
     text += fmt::format("  {:<50}{:>16} bytes {:>12}", "total", total, format_bytes(total));
     text += limit ? fmt::format(" of {}\n", format_bytes(limit)) : "\n";
+    if (const std::uint64_t most = reserved(facts, device); most > total)
+      text += fmt::format("  {:<50}{:>16} bytes {:>12} less\n", "reserved by placement", most, format_bytes(most - total));
   }
   return text;
 }
@@ -113,7 +158,7 @@ std::string report_json(const CompileFacts& facts, const std::vector<compiler::W
   for (const models::SkippedTensors& s : facts.model.skipped) skipped.push_back(models::describe(s));
   for (const std::string& warning : facts.model.warnings) warnings.push_back(warning);
   for (const std::string& note : facts.placement.notes) notes.push_back(note);
-  for (const Line& line : account(facts.lowered))
+  for (const Line& line : account(facts))
     memory.push_back(llvm::json::Object{{"device", line.device}, {"category", line.category}, {"name", line.name},
                                         {"bytes", static_cast<std::int64_t>(line.bytes)}});
   for (const compiler::WeightQuality& q : quality)
