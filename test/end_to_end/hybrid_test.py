@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""A GPU and the CPU together, exact mode, on the emulated device: the reference's greedy ids, logits and perplexities, also with
+late experts; graphs, single launches, doorbells and host nodes give the same; a batch gives what each gives alone."""
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from end_to_end import Setting, ktc_run, main  # noqa: E402
+from safetensors_file import read_tensors  # noqa: E402
+
+TARGET = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "placement", "targets",
+                      "emerald-rapids-16-cores-h200.yaml")
+POLICY = """\
+version: 1
+rules:
+  - match: {class: RoutedExperts}
+    place: {device: cpu, weights: native, activations: f32}
+  - match: {class: "*"}
+    place: {device: cuda:0, weights: native, activations: f32}
+experts:
+  strategy: uniform
+  on_gpu: ON_GPU
+  gpu: {devices: [cuda:0], weights: native, activations: f32}
+kv_cache: {dtype: f32, tokens: 2048, sequences: 8, page: 16}
+batch: {decode: [1, 2, 4, 8], chunk: 512}
+"""
+TOKENS = 32
+
+
+def log_sum_exp(row):
+    best = max(row)
+    return best + math.log(math.fsum(math.exp(x - best) for x in row))
+
+
+class Hybrid(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.plans = {}
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    @classmethod
+    def plan(cls, late=0, on_gpu="25%", phases="prefill, decode", scope="all"):
+        key = (late, on_gpu, phases, scope)
+        if key in cls.plans:
+            return cls.plans[key]
+        name = os.path.join(cls.folder.name, f"{len(cls.plans)}")
+        with open(name + ".yaml", "w", encoding="utf-8") as f:
+            f.write(POLICY.replace("ON_GPU", on_gpu))
+            if late:
+                f.write(f"defer: {{max_per_token: {late}, phases: [{phases}], scope: {scope}}}\n")
+        done = subprocess.run([os.path.join(Setting.bin, "ktc"), "compile", Setting.model, "--policy", name + ".yaml", "--target",
+                               TARGET, "-o", name + ".ktp"], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise AssertionError(done.stderr)
+        cls.plans[key] = name + ".ktp"
+        return cls.plans[key]
+
+    def run_json(self, plan, *arguments):
+        done = ktc_run(*arguments, "--emulate-gpu", "--json", plan=plan)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def greedy(self, plan, prompts, *flags):
+        return [found["ids"] for found in self.run_json(plan, *[x for p in prompts for x in ("--prompt", p)], "--max-tokens",
+                                                         str(TOKENS), "--temperature", "0", *flags)]
+
+    def test_greedy_ids(self):
+        reference = Setting.reference_json()["greedy"]
+        expected = [case["greedy_ids"][:TOKENS] for case in reference]
+        prompts = [case["prompt"] for case in reference]
+        for flags in ([], ["--no-graph"], ["--handoff", "hostnode"], ["--handoff", "hostnode", "--no-graph"], ["--threads", "1"]):
+            with self.subTest(flags=flags):
+                self.assertEqual(self.greedy(self.plan(), prompts, *flags), expected)
+        for prompt, ids in zip(prompts, expected):  # alone: other buckets
+            self.assertEqual(self.greedy(self.plan(), [prompt]), [ids])
+
+    def test_placement_does_not_matter(self):
+        reference = Setting.reference_json()["greedy"][:2]
+        for on_gpu in ("0%", "100%"):
+            self.assertEqual(self.greedy(self.plan(on_gpu=on_gpu), [case["prompt"] for case in reference]),
+                             [case["greedy_ids"][:TOKENS] for case in reference])
+
+    # With scope `all` experts are late wherever they live, and a sequence does not depend on its neighbours.
+    def test_late_experts_do_not_depend_on_placement_or_neighbours(self):
+        prompts = [case["prompt"] for case in Setting.reference_json()["greedy"][:3]]
+        for phases in ("decode", "prefill, decode"):
+            together = self.greedy(self.plan(3, phases=phases), prompts)
+            self.assertEqual([self.greedy(self.plan(3, phases=phases), [p])[0] for p in prompts], together)
+            self.assertEqual(self.greedy(self.plan(3, "0%", phases), prompts), together)
+
+    def test_perplexity(self):
+        for late in range(8):
+            with self.subTest(late=late):
+                (found,) = self.run_json(self.plan(late), "--perplexity", Setting.reference("reference.safetensors") + ":eval_ids")
+                expected = Setting.reference_json()["perplexity"][f"defer_{late}"]
+                print("late", late, "perplexity", found["perplexity"], "expected", expected)
+                self.assertLess(abs(found["perplexity"] / expected - 1), 1e-3)
+
+    def test_logits(self):
+        for late in (0, 2, 4):
+            names = [f"{name}.defer_{late}" for name in ("top_ids", "top_values", "logsumexp", "last_logits")]
+            reference = read_tensors(Setting.reference("reference.safetensors"), (*names, "input_ids"))
+            top_ids, top_values, sums, last = (reference[name] for name in names)
+            out = os.path.join(self.folder.name, "logits.safetensors")
+            self.run_json(self.plan(late), "--logits", out, "--ids", Setting.reference("reference.safetensors") + ":input_ids")
+            logits = read_tensors(out)["logits"]
+            rows, tokens = reference["input_ids"].shape
+            worst = 0.0  # as a share of a row's range
+            for r in range(rows):
+                for t in range(tokens):
+                    row = logits.row(r, t)
+                    span = max(row) - min(row)
+                    for i, value in zip(top_ids.row(r, t), top_values.row(r, t)):
+                        worst = max(worst, abs(row[i] - value) / span)
+                    worst = max(worst, abs(log_sum_exp(row) - sums.row(r)[t]) / span)
+                row = logits.row(r, tokens - 1)
+                worst = max([worst, *(abs(a - b) / (max(row) - min(row)) for a, b in zip(row, last.row(r)))])
+            print("late", late, "largest difference over the row's range", worst)
+            self.assertLessEqual(worst, 1e-3)
+
+    def test_trace_and_shares(self):
+        case = Setting.reference_json()["greedy"][0]
+        for flags, gpu in (([], "decode[1]"), (["--no-graph"], "experts")):
+            path = os.path.join(self.folder.name, "trace.json")
+            (found,) = self.run_json(self.plan(), "--prompt", case["prompt"], "--max-tokens", "4", "--trace", path, "--stats", *flags)
+            self.assertEqual(found["ids"], case["greedy_ids"][:4])
+            for key in ("cpu_busy", "gpu_busy_at_least"):
+                self.assertTrue(0 < found["statistics"][key] < 1, found["statistics"])
+            with open(path, encoding="utf-8") as f:
+                events = json.load(f)
+            rows = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
+            self.assertEqual(sorted(rows.values()), ["cpu", "cpu waits", "cuda:0", "steps"])
+            slices = [e for e in events if e["ph"] == "X"]
+            steps = [e["name"] for e in slices if rows[e["tid"]] == "steps"]
+            self.assertEqual(steps[1:], ["decode[1]"] * 3)
+            self.assertTrue(any(gpu in e["name"] for e in slices if rows[e["tid"]] == "cuda:0"))
+            for row in rows:
+                end = 0.0
+                for e in (e for e in slices if e["tid"] == row):
+                    self.assertGreaterEqual(e["ts"], end - 0.002, e)
+                    end = e["ts"] + e["dur"]
+
+    def test_needs_a_device(self):
+        done = ktc_run("--prompt", "x", plan=self.plan())
+        if done.returncode == 0:
+            self.skipTest("this machine has a GPU")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"ktc-run: device cuda:0: ")
+        self.assertEqual(len([line for line in done.stderr.splitlines() if line.startswith("ktc-run:")]), 1)
+
+
+if __name__ == "__main__":
+    main(__doc__)

@@ -1,0 +1,25 @@
+// A tiny model (tiny_model.h) as a plan for a GPU and the CPU: routed experts on the CPU or split, everything else on the GPU;
+// hand-offs in decode entries, copies in the others, late experts where asked. What the compiler would make of it, by hand.
+#pragma once
+
+#include <memory>
+
+#include "test/support/tiny_model.h"
+
+namespace ktc::test {
+
+struct HybridOptions {
+  TinyOptions tiny;
+  std::uint32_t hot = 0;            // experts of each layer that are on the GPU; neither side has just one
+  Format record = Format::f32;      // of records and cells
+  std::uint32_t late = 0;           // experts per token that are late, in every layer with experts but the last
+  bool scope_all = false;           // among all experts; false: among those on the CPU
+  bool defer_prefill = false, defer_decode = true;
+  bool skip_empty = false;
+};
+
+// Writes the plan to `folder`/hybrid.ktp and opens it; null after a failed expectation.
+std::shared_ptr<const plan::OpenPlan> hybrid_plan(TinyModel& model, const HybridOptions& options,
+                                                  const std::filesystem::path& folder);
+
+}  // namespace ktc::test
