@@ -5,6 +5,7 @@
 #include <string>
 
 #include "runtime/exec/cpu_count.h"
+#include "runtime/exec/kernel_choice.h"
 #include "runtime/exec/step_request.h"
 
 namespace ktc::exec {
@@ -100,6 +101,8 @@ Status CpuSide::open(const planfb::PlanT& p, const ExecutorOptions& options, std
                                                      std::to_string(counts), ""});
 
   kernels = kernels::select_kernels(features, options.isa);
+  if (const std::string chosen = choose_kernels(p, options.isa, kernels); !chosen.empty() && options.note != nullptr)
+    options.note(options.note_context, chosen);
   memory.expert_counts = options.expert_counts;
   return allocate(p, more);
 }

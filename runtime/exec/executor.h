@@ -63,7 +63,7 @@ struct ExecutorOptions {
   // Called once, from another thread, when run() cannot return even so (a worker or a driver call hangs): the process can only end.
   void (*wedged)(void* context) = nullptr;
   void* wedged_context = nullptr;
-  void (*note)(void* context, std::string_view line) = nullptr;  // one line for people: a fallback was taken
+  void (*note)(void* context, std::string_view line) = nullptr;  // one line for people: kernels chosen, a fallback taken
   void* note_context = nullptr;
   // Opens a GPU of the plan; `memory`: what the plan needs there. Empty: a CUDA device, or as emulate_gpu says. For tests.
   std::function<Expected<std::unique_ptr<device::Device>>(const planfb::DeviceT& device, std::uint64_t memory)> open_device;
