@@ -15,6 +15,7 @@ template <Format F, int B, bool Grouped>
 __global__ void __launch_bounds__(kDotWarps * 32) pair_gate_up(Pairs pairs, Matrix x, Rows w, float* h, std::uint64_t h_stride) {
   extern __shared__ __align__(16) std::byte shared[];
   __shared__ float sums[kDotWarps * kDotRows * kDotTokens];
+  wait_for_inputs();
   const std::uint32_t pair = blockIdx.y, token = pair / pairs.top_k;
   const int m = matrix_of_pair(pairs, token, pair % pairs.top_k);
   if (m < 0) return;
@@ -48,6 +49,7 @@ __global__ void __launch_bounds__(kDotWarps * 32)
   extern __shared__ __align__(16) std::byte shared[];
   __shared__ int own[kMostTopK], matrices[kMostTopK], count;
   __shared__ float sums[kMostTopK > kDotWarps ? kMostTopK * kDotRows : kDotWarps * kDotRows];
+  wait_for_inputs();
   const std::uint32_t token = blockIdx.y;
   if (threadIdx.x < 32) {
     const int m = threadIdx.x < pairs.top_k ? matrix_of_pair(pairs, token, threadIdx.x) : -1;
@@ -90,13 +92,14 @@ __global__ void __launch_bounds__(kDotWarps * 32)
     }
     __syncthreads();
     if (threadIdx.x < kDotRows && tile * kDotRows + threadIdx.x < w.rows) {
-      float f = 0;
+      float& sum = out.data[token * out.stride + tile * kDotRows + threadIdx.x];
+      float f = pairs.accumulate ? sum : 0;
       for (int i = 0; i < count; ++i) {
         float part = 0;
         for (int share = 0; share < shares; ++share) part += sums[(share * count + i) * kDotRows + threadIdx.x];
         f = fmaf(pairs.weights.data[token * pairs.weights.stride + own[i]], part, f);
       }
-      out.data[token * out.stride + tile * kDotRows + threadIdx.x] = f;
+      sum = f;
     }
     __syncthreads();
   }
@@ -113,8 +116,7 @@ int few(const ExpertsArgs& a, const Pairs& pairs, void* stream) {
         const std::size_t shared = static_cast<std::size_t>(staged_stride(static_cast<int>(gate_up.columns))) * 2;
         if (const int e = allow_shared(kernel, shared)) return e;
         const unsigned tiles = ceil_div(intermediate, 8), wanted = kMostBlocks / most < 1 ? 1 : kMostBlocks / most;
-        kernel<<<dim3(tiles < wanted ? tiles : wanted, most), kDotWarps * 32, shared, stream_of(stream)>>>(pairs, a.x, gate_up, h, h_stride);
-        return cudaGetLastError();
+        return launch(kernel, dim3(tiles < wanted ? tiles : wanted, most), kDotWarps * 32, shared, stream, pairs, a.x, gate_up, h, h_stride);
       }))
     return error;
   return for_group(a.down.format, a.down.group, [&](auto f, auto g) -> int {
@@ -122,8 +124,7 @@ int few(const ExpertsArgs& a, const Pairs& pairs, void* stream) {
     const std::size_t shared = static_cast<std::size_t>(a.top_k) * staged_stride(static_cast<int>(down.columns)) * 2;
     if (const int e = allow_shared(kernel, shared)) return e;
     const unsigned tiles = ceil_div(down.rows, kDotRows), wanted = kMostBlocks / a.rows;
-    kernel<<<dim3(tiles < wanted ? tiles : wanted, a.rows), kDotWarps * 32, shared, stream_of(stream)>>>(pairs, h, h_stride, down, a.out);
-    return cudaGetLastError();
+    return launch(kernel, dim3(tiles < wanted ? tiles : wanted, a.rows), kDotWarps * 32, shared, stream, pairs, h, h_stride, down, a.out);
   });
 }
 
@@ -163,6 +164,7 @@ __global__ void __launch_bounds__(kSortThreads)
     sort_pairs(Pairs pairs, std::uint32_t first_token, std::uint32_t tokens, std::int32_t* matrix, std::uint32_t* sources,
                std::uint32_t* targets, Tile* tiles, std::uint32_t* tile_count) {
   __shared__ std::uint32_t counts[kMostMatrices], next[kMostMatrices];
+  wait_for_inputs();
   const std::uint32_t n = tokens * pairs.top_k;
   for (std::uint32_t m = threadIdx.x; m < pairs.matrices; m += kSortThreads) counts[m] = 0;
   __syncthreads();
@@ -198,15 +200,17 @@ __global__ void __launch_bounds__(kSortThreads)
 
 // out[token] = sum over its pairs, in the order of its ids, of weight * down[pair].
 __global__ void combine(Pairs pairs, std::uint32_t first_token, const std::int32_t* matrix, const float* down, Matrix out) {
+  wait_for_inputs();
   const std::uint32_t token = blockIdx.x;
   const float* weights = pairs.weights.data + (first_token + token) * pairs.weights.stride;
   for (std::uint32_t c = blockIdx.y * blockDim.x + threadIdx.x; c < out.columns; c += gridDim.y * blockDim.x) {
-    float f = 0;
+    float& sum = out.data[(first_token + token) * out.stride + c];
+    float f = pairs.accumulate ? sum : 0;
     for (std::uint32_t j = 0; j < pairs.top_k; ++j) {
       const std::uint64_t p = token * pairs.top_k + j;
       if (matrix[p] >= 0) f = fmaf(weights[j], down[p * out.columns + c], f);
     }
-    out.data[(first_token + token) * out.stride + c] = f;
+    sum = f;
   }
 }
 
@@ -229,8 +233,8 @@ int many(const ExpertsArgs& a, const Pairs& pairs, void* stream) {
   for (std::uint32_t first = 0; first < a.rows; first += at_once) {
     const std::uint32_t tokens = a.rows - first < at_once ? a.rows - first : at_once;
     std::uint32_t* targets = sources + static_cast<std::uint64_t>(at_once) * a.top_k;
-    sort_pairs<<<1, kSortThreads, 0, stream_of(stream)>>>(pairs, first, tokens, matrix, sources, targets, tiles, tile_count);
-    if (const int error = cudaGetLastError()) return error;
+    if (const int error = launch(sort_pairs, dim3(1), kSortThreads, 0, stream, pairs, first, tokens, matrix, sources, targets, tiles, tile_count))
+      return error;
     const std::uint32_t all = tokens * a.top_k;
     const std::uint32_t most = all / kTileM + (a.gate_up.batch < all ? a.gate_up.batch : all);
     GemmArgs g = {};
@@ -258,8 +262,8 @@ int many(const ExpertsArgs& a, const Pairs& pairs, void* stream) {
     g.out_stride = hidden;
     g.targets = targets;
     if (const int error = launch_tile_gemm(a.down.format, g, most, stream)) return error;
-    combine<<<dim3(tokens, ceil_div(hidden, 1024)), 256, 0, stream_of(stream)>>>(pairs, first, matrix, products, a.out);
-    if (const int error = cudaGetLastError()) return error;
+    if (const int error = launch(combine, dim3(tokens, ceil_div(hidden, 1024)), 256, 0, stream, pairs, first, matrix, products, a.out))
+      return error;
   }
   return 0;
 }
@@ -268,6 +272,7 @@ int many(const ExpertsArgs& a, const Pairs& pairs, void* stream) {
 
 template <Format F>
 __global__ void slow_gate_up(Pairs pairs, Matrix x, Rows w, float* h, std::uint64_t h_stride, std::uint32_t first, bool rounded) {
+  wait_for_inputs();
   const std::uint32_t pair = blockIdx.y, token = first + pair / pairs.top_k, lane = threadIdx.x & 31;
   const std::uint32_t feature = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
   const int m = matrix_of_pair(pairs, token, pair % pairs.top_k);
@@ -290,10 +295,11 @@ __global__ void slow_gate_up(Pairs pairs, Matrix x, Rows w, float* h, std::uint6
 
 template <Format F>
 __global__ void slow_down(Pairs pairs, const float* h, std::uint64_t h_stride, Rows w, Matrix out, std::uint32_t first) {
+  wait_for_inputs();
   const std::uint32_t token = first + blockIdx.y, lane = threadIdx.x & 31;
   const std::uint32_t row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
   if (row >= w.rows) return;
-  float f = 0;
+  float f = pairs.accumulate ? out.data[token * out.stride + row] : 0;
   for (std::uint32_t j = 0; j < pairs.top_k; ++j) {
     const int m = matrix_of_pair(pairs, token, j);
     if (m < 0) continue;
@@ -317,10 +323,11 @@ int slow(const ExpertsArgs& a, const Pairs& pairs, void* stream) {
   const std::uint32_t step = at_once < 4096 ? at_once : 4096;  // pairs are the second dimension of a grid
   for (std::uint32_t first = 0; first < a.rows; first += step) {
     const std::uint32_t tokens = a.rows - first < step ? a.rows - first : step;
-    slow_gate_up<F><<<dim3(ceil_div(intermediate, 8), tokens * a.top_k), 256, 0, stream_of(stream)>>>(
-        pairs, a.x, gate_up, h, h_stride, first, a.activations == Format::bf16);
-    slow_down<F><<<dim3(ceil_div(down.rows, 8), tokens), 256, 0, stream_of(stream)>>>(pairs, h, h_stride, down, a.out, first);
-    if (const int error = cudaGetLastError()) return error;
+    if (const int error = launch(slow_gate_up<F>, dim3(ceil_div(intermediate, 8), tokens * a.top_k), 256, 0, stream, pairs, a.x, gate_up, h,
+                                 h_stride, first, a.activations == Format::bf16))
+      return error;
+    if (const int error = launch(slow_down<F>, dim3(ceil_div(down.rows, 8), tokens), 256, 0, stream, pairs, h, h_stride, down, a.out, first))
+      return error;
   }
   return 0;
 }
@@ -330,7 +337,7 @@ int slow(const ExpertsArgs& a, const Pairs& pairs, void* stream) {
 int experts_cuda(const ExpertsArgs& a, void* stream) {
   if (a.rows == 0) return 0;
   if (a.top_k > kMostTopK || a.gate_up.batch > kMostMatrices) return cudaErrorNotSupported;
-  const Pairs pairs = {a.ids, a.weights, a.filter, a.top_k, a.experts, a.gate_up.batch};
+  const Pairs pairs = {a.ids, a.weights, a.filter, a.top_k, a.experts, a.gate_up.batch, a.first, a.accumulate};
   if (a.gate_up.format == Format::f32) return slow<Format::f32>(a, pairs, stream);
   if (a.activations == Format::f32)
     return for_format(a.gate_up.format, [&](auto f) { return slow<decltype(f)::value>(a, pairs, stream); });

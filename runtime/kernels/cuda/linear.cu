@@ -6,6 +6,7 @@ namespace ktc::gpu {
 namespace {
 
 __global__ void round_kernel(Matrix x, std::uint32_t rows, __nv_bfloat16* out, std::uint64_t stride) {
+  wait_for_inputs();
   const std::uint32_t r = blockIdx.x;
   for (std::uint32_t k = threadIdx.x; k < stride; k += blockDim.x)
     out[r * stride + k] = __float2bfloat16_rn(k < x.columns ? x.data[r * x.stride + k] : 0.0f);
@@ -23,6 +24,7 @@ __global__ void __launch_bounds__(kDotWarps * 32) few_kernel(Matrix x, Rows w, c
   const std::uint32_t tiles = (w.rows + kDotRows - 1) / kDotRows, soon = blockIdx.x * kDotRows + (lane >> 2);
   prefetch_tile<B>(place_of<F>(w, w.data, min(soon, w.rows - 1)).codes, place_of<F>(w, w.data, min(soon + 8, w.rows - 1)).codes, warp,
                    kDotWarps, steps);
+  wait_for_inputs();  // weights do not depend on the kernel before
   stage<F>([&](int r) { return x.data + r * x.stride; }, tokens, static_cast<int>(w.columns), xs, stride);
   __syncthreads();
   for (std::uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
@@ -54,6 +56,7 @@ __global__ void __launch_bounds__(kDotWarps * 32)
   const int columns = step_columns<F, B>(), steps = (static_cast<int>(w.columns) + columns - 1) / columns;
   const std::uint32_t features = w.rows / 2, tiles = (features + 7) / 8, soon = min(blockIdx.x * 8 + (lane >> 2), features - 1);
   prefetch_tile<B>(place_of<F>(w, w.data, soon).codes, place_of<F>(w, w.data, features + soon).codes, warp, kDotWarps, steps);
+  wait_for_inputs();  // weights do not depend on the kernel before
   stage<F>([&](int r) { return x.data + r * x.stride; }, tokens, static_cast<int>(w.columns), xs, stride);
   __syncthreads();
   for (std::uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
@@ -75,6 +78,7 @@ __global__ void __launch_bounds__(kDotWarps * 32)
 
 template <Format F>
 __global__ void slow_kernel(Matrix x, Rows w, const float* bias, Matrix out, std::uint32_t rows, bool rounded) {
+  wait_for_inputs();
   const std::uint32_t n = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, r = blockIdx.y, lane = threadIdx.x & 31;
   if (n >= w.rows || r >= rows) return;
   float f = 0;
@@ -89,8 +93,7 @@ __global__ void slow_kernel(Matrix x, Rows w, const float* bias, Matrix out, std
 }  // namespace
 
 int round_rows(const Matrix& x, std::uint32_t rows, __nv_bfloat16* out, std::uint64_t out_stride, void* stream) {
-  round_kernel<<<rows, 256, 0, stream_of(stream)>>>(x, rows, out, out_stride);
-  return cudaGetLastError();
+  return launch(round_kernel, dim3(rows), 256, 0, stream, x, rows, out, out_stride);
 }
 
 int launch_tile_gemm(Format format, const GemmArgs& args, std::uint32_t most_tiles, void* stream) {
@@ -98,8 +101,7 @@ int launch_tile_gemm(Format format, const GemmArgs& args, std::uint32_t most_til
     constexpr Format F = decltype(f)::value;
     if (const int error = allow_shared(tile_gemm<F>, kTileShared)) return error;
     const dim3 grid(ceil_div(args.n, args.paired ? kTileN / 2 : kTileN), most_tiles);
-    tile_gemm<F><<<grid, kTileThreads, kTileShared, stream_of(stream)>>>(args);
-    return cudaGetLastError();
+    return launch(tile_gemm<F>, grid, kTileThreads, kTileShared, stream, args);
   });
 }
 
@@ -108,12 +110,10 @@ int linear_slow(const LinearArgs& a, void* stream) {
   const dim3 grid(ceil_div(w.rows, 8), a.rows);
   const bool rounded = a.activations == Format::bf16;
   if (a.w.format == Format::f32) {
-    slow_kernel<Format::f32><<<grid, 256, 0, stream_of(stream)>>>(a.x, w, a.bias, a.out, a.rows, rounded);
-    return cudaGetLastError();
+    return launch(slow_kernel<Format::f32>, grid, 256, 0, stream, a.x, w, a.bias, a.out, a.rows, rounded);
   }
   return for_format(a.w.format, [&](auto f) -> int {
-    slow_kernel<decltype(f)::value><<<grid, 256, 0, stream_of(stream)>>>(a.x, w, a.bias, a.out, a.rows, rounded);
-    return cudaGetLastError();
+    return launch(slow_kernel<decltype(f)::value>, grid, 256, 0, stream, a.x, w, a.bias, a.out, a.rows, rounded);
   });
 }
 
@@ -124,9 +124,8 @@ int linear_few(const Matrix& x, const Weight& weight, const float* bias, const M
     const std::size_t shared = static_cast<std::size_t>(rows) * staged_stride(static_cast<int>(w.columns)) * 2;
     if (const int error = allow_shared(kernel, shared)) return error;
     const unsigned tiles = ceil_div(w.rows, kDotRows);
-    kernel<<<tiles < kMostBlocks ? tiles : kMostBlocks, kDotWarps * 32, shared, stream_of(stream)>>>(x, w, bias, out,
-                                                                                                      static_cast<int>(rows));
-    return cudaGetLastError();
+    return launch(kernel, dim3(tiles < kMostBlocks ? tiles : kMostBlocks), kDotWarps * 32, shared, stream, x, w, bias, out,
+                  static_cast<int>(rows));
   });
 }
 
@@ -137,9 +136,8 @@ int gate_up_few(const Matrix& x, const Weight& weight, float* h, std::uint64_t h
     const std::size_t shared = static_cast<std::size_t>(rows) * staged_stride(static_cast<int>(w.columns)) * 2;
     if (const int error = allow_shared(kernel, shared)) return error;
     const unsigned tiles = ceil_div(w.rows / 2, 8);
-    kernel<<<tiles < kMostBlocks ? tiles : kMostBlocks, kDotWarps * 32, shared, stream_of(stream)>>>(x, w, h, h_stride,
-                                                                                                      static_cast<int>(rows));
-    return cudaGetLastError();
+    return launch(kernel, dim3(tiles < kMostBlocks ? tiles : kMostBlocks), kDotWarps * 32, shared, stream, x, w, h, h_stride,
+                  static_cast<int>(rows));
   });
 }
 

@@ -7,6 +7,7 @@ namespace {
 
 // h over gate: row r of both starts at r * 2 * h_stride.
 __global__ void swiglu_slow(float* gate_up, std::uint32_t intermediate, std::uint64_t row) {
+  wait_for_inputs();
   float* gate = gate_up + blockIdx.x * row;
   for (std::uint32_t i = threadIdx.x; i < intermediate; i += blockDim.x) gate[i] = gate[i] / (1.0f + expf(-gate[i])) * gate[intermediate + i];
 }
@@ -19,8 +20,7 @@ int slow(const MlpArgs& a, float* scratch, std::uint32_t intermediate, std::uint
     const auto from = [&](const Matrix& m) { return Matrix{m.data + first * m.stride, m.stride, m.columns}; };
     const Matrix both = {scratch, 2 * h_stride, 2 * intermediate}, h = {scratch, 2 * h_stride, intermediate};
     if (const int error = linear_slow({from(a.x), a.gate_up, nullptr, both, rows, a.activations, {}}, stream)) return error;
-    swiglu_slow<<<rows, 256, 0, stream_of(stream)>>>(scratch, intermediate, 2 * h_stride);
-    if (const int error = cudaGetLastError()) return error;
+    if (const int error = launch(swiglu_slow, dim3(rows), 256, 0, stream, scratch, intermediate, 2 * h_stride)) return error;
     if (const int error = linear_slow({h, a.down, nullptr, from(a.out), rows, a.activations, {}}, stream)) return error;
   }
   return 0;

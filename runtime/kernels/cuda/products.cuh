@@ -6,6 +6,7 @@
 
 #include "runtime/formats/gpu_rows.h"
 #include "runtime/formats/gpu_workspace.h"
+#include "runtime/kernels/cuda/dependent_launch.cuh"
 #include "runtime/kernels/cuda/dot_tile.cuh"
 #include "runtime/kernels/cuda/tile_gemm.cuh"
 

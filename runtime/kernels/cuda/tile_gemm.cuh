@@ -6,6 +6,7 @@
 // sums, scales per group to the bf16 values (which rounds the product of code and scale to 8 bits).
 #pragma once
 
+#include "runtime/kernels/cuda/dependent_launch.cuh"
 #include "runtime/kernels/cuda/weight_words.cuh"
 
 namespace ktc::gpu {
@@ -134,6 +135,7 @@ struct WeightTile {
 template <Format F>
 __global__ void __launch_bounds__(kTileThreads) tile_gemm(GemmArgs g) {
   extern __shared__ __align__(128) std::byte shared[];
+  wait_for_inputs();
   Tile tile = {0, blockIdx.y * kTileM, 0};
   if (g.tiles != nullptr) {
     if (blockIdx.y >= *g.tile_count) return;
