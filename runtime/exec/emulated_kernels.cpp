@@ -84,12 +84,13 @@ int experts(const gpu::ExpertsArgs& a, void* stream) {
   for (std::size_t t = 0; t < a.rows; ++t) {
     const std::int32_t* ids = a.ids.data + t * a.ids.stride;
     const float* weights = a.weights.data + t * a.weights.stride;
-    std::memset(a.out.data + t * a.out.stride, 0, a.out.columns * sizeof(float));
+    if (!a.accumulate) std::memset(a.out.data + t * a.out.stride, 0, a.out.columns * sizeof(float));
     const bool deferred = a.filter.late != 0 && a.filter.deferred != nullptr && a.filter.deferred[t] != 0;
     for (std::uint32_t k = 0; k < a.top_k; ++k) {
       const std::int32_t slot = gpu::filtered_slot(a.filter.slots, deferred, a.filter.late, a.filter.part, a.filter.among_all,
                                                    a.experts, ids, weights, a.top_k, k);
-      if (slot >= 0) pairs.push_back({slot, static_cast<std::uint32_t>(t), weights[k]});
+      if (slot < 0 || static_cast<std::uint32_t>(slot) - a.first >= a.gate_up.batch) continue;
+      pairs.push_back({slot - static_cast<std::int32_t>(a.first), static_cast<std::uint32_t>(t), weights[k]});
     }
   }
   std::stable_sort(pairs.begin(), pairs.end(), [](const Pair& x, const Pair& y) { return x.slot < y.slot; });

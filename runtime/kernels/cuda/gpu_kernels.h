@@ -126,9 +126,10 @@ struct MlaAttendArgs { Matrix query, context, out; Cache cache; Batch batch; Wei
                        float scale; Format activations; Scratch scratch; };
 struct RouteArgs { Matrix x; Weight w; const float* bias; Ids ids; Matrix weights; std::uint32_t rows, experts, top_k, groups, topk_groups;
                    bool sigmoid, normalise; float scale; Scratch scratch; };
-// out = sum over the filtered pairs of weight * down(swiglu(gate_up(x))), 0 for a token without pairs.
+// out = sum over the filtered pairs of weight * down(swiglu(gate_up(x))), 0 for a token without pairs. Of a bank that passes through
+// in groups, gate_up and down hold the matrices from `first` on: only their pairs are computed; `accumulate`: added to out.
 struct ExpertsArgs { Matrix x; Ids ids; Matrix weights; PairFilter filter; Weight gate_up, down; Matrix out; std::uint32_t rows, top_k, experts;
-                     Format activations; Scratch scratch; };
+                     Format activations; Scratch scratch; std::uint32_t first = 0; bool accumulate = false; };
 struct MlpArgs { Matrix x; Weight gate_up, down; Matrix out; std::uint32_t rows; Format activations; Scratch scratch; };
 struct PublishArgs { Matrix x; Ids ids; Matrix weights; const std::int32_t* slots;  // of the CPU's op, [experts] or null: all
                      std::uint32_t top_k; std::byte* record; Format format;          // mapped; of x in the record: f32 or bf16

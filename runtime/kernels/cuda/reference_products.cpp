@@ -51,17 +51,17 @@ int experts_reference(const ExpertsArgs& a, void*) {
   const std::size_t intermediate = a.down.columns, piece = rows_of_h(a.scratch, intermediate, kPairs);
   float* h = reinterpret_cast<float*>(a.scratch.data);
   if (piece == 0) return a.rows != 0;
-  for (std::size_t r = 0; r < a.rows; ++r) std::memset(row_of(a.out, r), 0, a.out.columns * sizeof(float));
+  for (std::size_t r = 0; r < a.rows && !a.accumulate; ++r) std::memset(row_of(a.out, r), 0, a.out.columns * sizeof(float));
 
   std::size_t tokens[kPairs];
   float weights[kPairs];
   std::size_t count = 0;
   for (std::uint32_t e = 0; e < a.experts; ++e) {
     const std::int32_t slot = pair_slot(a.filter.slots, static_cast<std::int32_t>(e), a.experts);
-    if (slot < 0) continue;
+    if (slot < 0 || static_cast<std::uint32_t>(slot) - a.first >= a.gate_up.batch) continue;
     const auto compute = [&] {
       if (count == 0) return;
-      const auto matrix = static_cast<std::size_t>(slot);
+      const auto matrix = static_cast<std::size_t>(slot) - a.first;
       swiglu(a.gate_up, matrix_of(a.gate_up, matrix), count, a.activations, [&](std::size_t m) { return row_of(a.x, tokens[m]); }, h);
       product(a.down, matrix_of(a.down, matrix), count, a.activations, [&](std::size_t m) { return h + m * intermediate; },
               [&](std::size_t m, std::size_t n, float sum) {
