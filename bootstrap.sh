@@ -9,7 +9,7 @@ cd "$(dirname "$0")"
 
 # cmake and ninja build; clang-22 compiles; mold links; ccache makes the second build quick
 packages=(
-  cmake ninja-build pkg-config git python3 g++ clang-22 mold ccache
+  cmake ninja-build pkg-config git python3 python3-pip g++ clang-22 mold ccache
   # the compiler half: MLIR 22 lies in Debian 12's security archive
   libmlir-22-dev mlir-22-tools llvm-22-dev llvm-22-tools libclang-rt-22-dev libyaml-cpp-dev libzstd-dev zlib1g-dev
   # the runtime half
@@ -40,8 +40,15 @@ install_missing() {
     die "apt-get could not install the packages above; MLIR 22 needs Debian 12 with its security archive enabled"
 }
 
+# Builds with CUDA take FlashInfer's headers; without them our own attention kernels serve.
+fetch_headers() {
+  command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || return 0
+  cmake/fetch_flashinfer.sh || say "without FlashInfer's headers, attention on a GPU has our own kernels alone"
+}
+
 # Configures once; later runs let ninja notice what changed.
 configure() {
+  fetch_headers
   [ -f build/release/build.ninja ] || cmake --preset release >build-configure.log 2>&1 ||
     { tail -n 20 build-configure.log >&2; die "cmake failed; the whole log is in build-configure.log"; }
   rm -f build-configure.log

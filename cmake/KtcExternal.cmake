@@ -50,4 +50,5 @@ endif()
 
 if(KTC_CUDA)
   include(${CMAKE_CURRENT_LIST_DIR}/KtcCuda.cmake)
+  include(${CMAKE_CURRENT_LIST_DIR}/KtcFlashInfer.cmake)
 endif()

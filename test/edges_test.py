@@ -22,7 +22,7 @@ FOLDERS = {
 EXTERNAL = [
     (r"fmt/", "fmt"), (r"nlohmann/", "json"), (r"yaml-cpp/", "yaml"), (r"mlir/|llvm/", "mlir"), (r"flatbuffers/", "flatbuffers"),
     (r"xxhash\.h", "xxhash"), (r"tbb/|oneapi/", "tbb"), (r"pcre2\.h", "pcre2"), (r"utf8proc\.h", "utf8proc"), (r"CLI/", "cli"),
-    (r"cuda|cublas", "cuda"), (r"plan_generated\.h", "plan"),
+    (r"cuda|cublas", "cuda"), (r"flashinfer/", "flashinfer"), (r"plan_generated\.h", "plan"),
 ]
 # what a target hands on to its users: plan's structs are FlatBuffers structs, base brings header-only fmt
 HANDED_ON = {"base": {"fmt"}, "plan": {"flatbuffers"}}

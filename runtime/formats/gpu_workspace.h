@@ -45,7 +45,34 @@ constexpr std::uint64_t gpu_partial_bytes(std::uint64_t tokens, std::uint64_t he
   return splits <= 1 ? 0 : align256(tokens * heads * splits * (width + 2) * 4);
 }
 
-// gqa: query f32 [tokens, heads * head_dim] (GqaAppendArgs::query); partial: GqaAttendArgs::scratch.
+// Prompts through FlashInfer's kernels (runtime/kernels/cuda/flashinfer/plan.h): lists of work, made on the device in the step. Items
+// of 128 rows, a row per token and head of a key; only batches of at least 2 tokens per sequence, the dummy counted, are served so.
+constexpr std::uint64_t kGpuPlanRows = 128;
+constexpr std::uint64_t kGpuPlanTokens = 2;
+constexpr std::uint64_t kGpuMostSms = 512;
+struct GpuAttendPlan {       // offsets in bytes of i32 arrays; `bytes` is all of it
+  std::uint64_t page_first;  // [sequences + 2]
+  std::uint64_t work;        // [512 / 2 + 1]: first item of each pair of SMs, MLA alone
+  std::uint64_t zeros;       // [512]
+  std::uint64_t item;        // [8][items]
+  std::uint64_t bytes;
+};
+constexpr GpuAttendPlan gpu_attend_plan(std::uint64_t items, std::uint64_t sequences) {
+  GpuAttendPlan p = {};
+  p.work = align256((sequences + 2) * 4);
+  p.zeros = p.work + align256((kGpuMostSms / 2 + 1) * 4);
+  p.item = p.zeros + kGpuMostSms * 4;
+  p.bytes = p.item + align256(8 * items * 4);
+  return p;
+}
+// The largest that a batch of so many tokens needs.
+constexpr std::uint64_t gpu_attend_plan_bytes(std::uint64_t tokens, std::uint64_t rows_per_token) {
+  const std::uint64_t sequences = tokens / kGpuPlanTokens;  // the dummy counted
+  return sequences == 0 ? 0 : gpu_attend_plan(tokens * rows_per_token / kGpuPlanRows + sequences, sequences - 1).bytes;
+}
+constexpr std::uint64_t gpu_larger(std::uint64_t a, std::uint64_t b) { return a > b ? a : b; }
+
+// gqa: query f32 [tokens, heads * head_dim] (GqaAppendArgs::query); partial: GqaAttendArgs::scratch, sums of parts or a plan.
 struct GpuGqaWorkspace {
   std::uint64_t query;
   std::uint64_t partial;
@@ -54,10 +81,12 @@ struct GpuGqaWorkspace {
 constexpr GpuGqaWorkspace gpu_gqa_workspace(std::uint64_t tokens, std::uint64_t heads, std::uint64_t kv_heads,
                                             std::uint64_t head_dim) {
   return {align256(tokens * heads * head_dim * 4),
-          gpu_partial_bytes(tokens, heads, gpu_gqa_splits(tokens, kv_heads), head_dim)};
+          gpu_larger(gpu_partial_bytes(tokens, heads, gpu_gqa_splits(tokens, kv_heads), head_dim),
+                     gpu_attend_plan_bytes(tokens, heads / kv_heads))};
 }
 
-// mla: query f32 [tokens, heads, latent + rope], context f32 [tokens, heads, latent]; partial: MlaAttendArgs::scratch.
+// mla: query f32 [tokens, heads, latent + rope], context f32 [tokens, heads, latent]; partial: MlaAttendArgs::scratch,
+// as above.
 struct GpuMlaWorkspace {
   std::uint64_t query;
   std::uint64_t context;
@@ -67,7 +96,7 @@ struct GpuMlaWorkspace {
 constexpr GpuMlaWorkspace gpu_mla_workspace(std::uint64_t tokens, std::uint64_t heads, std::uint64_t latent,
                                             std::uint64_t rope) {
   return {align256(tokens * heads * (latent + rope) * 4), align256(tokens * heads * latent * 4),
-          gpu_partial_bytes(tokens, heads, gpu_mla_splits(tokens, heads), latent)};
+          gpu_larger(gpu_partial_bytes(tokens, heads, gpu_mla_splits(tokens, heads), latent), gpu_attend_plan_bytes(tokens, heads))};
 }
 
 // ------------------------------------------------------------------------------------------------------------- products

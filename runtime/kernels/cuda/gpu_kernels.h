@@ -117,13 +117,15 @@ struct SelectRowsArgs { Matrix x; Ids output_rows; Matrix out; std::uint32_t row
 // [tokens][heads * head_dim], f32.
 struct GqaAppendArgs { Matrix q, k, v; const float* q_norm; const float* k_norm; float norm_eps; Rope rope; Cache cache; Batch batch;
                        std::uint32_t heads, kv_heads, head_dim; Matrix query; };
-struct GqaAttendArgs { Matrix query, out; Cache cache; Batch batch; std::uint32_t heads, kv_heads, head_dim; float scale; Scratch scratch; };
+// Both attend ops may leave anything in `query`. own_kernels: not FlashInfer's, for comparisons (flashinfer/attend.h).
+struct GqaAttendArgs { Matrix query, out; Cache cache; Batch batch; std::uint32_t heads, kv_heads, head_dim; float scale; Scratch scratch;
+                       bool own_kernels = false; };
 // latent (normed) and the turned rope part appended; query [tokens][heads * (latent + rope)] = [W_UK q_nope, turned q_rope].
 struct MlaAppendArgs { Matrix q, latent, k_rope; Rope rope; Cache cache; Batch batch; Weight w_uk;
                        std::uint32_t heads, nope_dim, rope_dim, latent_dim; Format activations; Matrix query; };
 // context [tokens][heads * latent]; then out[head] = W_UV context[head].
 struct MlaAttendArgs { Matrix query, context, out; Cache cache; Batch batch; Weight w_uv; std::uint32_t heads, rope_dim, v_dim, latent_dim;
-                       float scale; Format activations; Scratch scratch; };
+                       float scale; Format activations; Scratch scratch; bool own_kernels = false; };
 struct RouteArgs { Matrix x; Weight w; const float* bias; Ids ids; Matrix weights; std::uint32_t rows, experts, top_k, groups, topk_groups;
                    bool sigmoid, normalise; float scale; Scratch scratch; };
 // out = sum over the filtered pairs of weight * down(swiglu(gate_up(x))), 0 for a token without pairs. Of a bank that passes through
