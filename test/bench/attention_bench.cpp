@@ -1,6 +1,9 @@
 // Attention of a GPU: decode over long caches as a fraction of the bandwidth of a copy, prompts in operations per second.
 //
-//   attention_bench [--emulate] [--context N] [--memory GIB] [--repeats N]
+//   attention_bench [--emulate] [--context N] [--prompt N] [--memory GIB] [--repeats N]
+//
+// --context: of the decode rows. --prompt: tokens of the prompt rows, which show what a build uses (FlashInfer's kernels where they
+// serve) and our own kernels beside it.
 //
 // Caches of several layers (as many as --memory allows, at most 32) are attended in turn inside one graph, so that no cache of the
 // card holds them. Times are the best of the repeats; the copy's bandwidth counts bytes read and written.
@@ -31,7 +34,7 @@ T take(Expected<T> value) {
 
 struct Options {
   bool emulate = false;
-  std::uint32_t context = 32768, repeats = 20;
+  std::uint32_t context = 32768, prompt = 8192, repeats = 20;
   double memory = 8;
 };
 
@@ -67,9 +70,11 @@ class Bench {
     std::printf("copy on the device: %.0f GB/s\n", copy_rate_ / 1e9);
   }
 
-  void gqa(const char* name, std::uint32_t heads, std::uint32_t kv_heads, std::uint32_t dim, std::uint32_t sequences, std::uint32_t fresh) {
+  // The last `fresh` tokens of each of `sequences` contexts.
+  void gqa(const char* name, std::uint32_t heads, std::uint32_t kv_heads, std::uint32_t dim, std::uint32_t sequences, std::uint32_t context,
+           std::uint32_t fresh, bool own_kernels = false) {
     const std::uint64_t page_bytes = std::uint64_t{2} * kv_heads * kPage * dim * 2, offset = page_bytes / 2;
-    Shape shape = make(sequences, fresh, page_bytes, heads * dim);
+    Shape shape = make(sequences, context, fresh, page_bytes, heads * dim);
     if (shape.layers == 0) return skip(name, sequences);
     auto scratch = take(device_.allocate(gpu_gqa_workspace(shape.tokens, heads, kv_heads, dim).partial + 256, "scratch"));
     auto out = take(device_.allocate(std::uint64_t{shape.tokens} * heads * dim * 4, "out"));
@@ -87,16 +92,17 @@ class Bench {
         a.head_dim = dim;
         a.scale = 0.1f;
         a.scratch = {scratch.data(), scratch.bytes()};
+        a.own_kernels = own_kernels;
         fail(s.launch(device_.kernels().gqa_attend, a));
       }
     }) / shape.layers;
-    report(name, shape, seconds, static_cast<double>(sequences) * options_.context * kv_heads * dim * 4, 4.0 * heads * dim);
+    report(name, shape, seconds, static_cast<double>(sequences) * context * kv_heads * dim * 4, 4.0 * heads * dim);
   }
 
-  void mla(const char* name, std::uint32_t heads, std::uint32_t sequences, std::uint32_t fresh) {
+  void mla(const char* name, std::uint32_t heads, std::uint32_t sequences, std::uint32_t length, std::uint32_t fresh, bool own_kernels = false) {
     constexpr std::uint32_t kLatent = 512, kRope = 64;
     const std::uint64_t page_bytes = std::uint64_t{kPage} * (kLatent + kRope) * 2, offset = std::uint64_t{kPage} * kLatent * 2;
-    Shape shape = make(sequences, fresh, page_bytes, heads * (kLatent + kRope));
+    Shape shape = make(sequences, length, fresh, page_bytes, heads * (kLatent + kRope));
     if (shape.layers == 0) return skip(name, sequences);
     auto scratch = take(device_.allocate(gpu_mla_workspace(shape.tokens, heads, kLatent, kRope).partial + 256, "scratch"));
     auto context = take(device_.allocate(std::uint64_t{shape.tokens} * heads * kLatent * 4, "context"));
@@ -120,10 +126,11 @@ class Bench {
         a.scale = 0.1f;
         a.activations = Format::bf16;
         a.scratch = {scratch.data(), scratch.bytes()};
+        a.own_kernels = own_kernels;
         fail(s.launch(device_.kernels().mla_attend, a));
       }
     }) / shape.layers;
-    report(name, shape, seconds, static_cast<double>(sequences) * options_.context * (kLatent + kRope) * 2, 2.0 * heads * (2 * kLatent + kRope));
+    report(name, shape, seconds, static_cast<double>(sequences) * length * (kLatent + kRope) * 2, 2.0 * heads * (2 * kLatent + kRope));
   }
 
  private:
@@ -135,10 +142,9 @@ class Bench {
     gpu::Batch batch;
     device::Block query, index;
   };
-  // The last `fresh` tokens of each of `sequences` contexts.
-  Shape make(std::uint32_t sequences, std::uint32_t fresh, std::uint64_t page_bytes, std::uint32_t query_columns) {
+  Shape make(std::uint32_t sequences, std::uint32_t context, std::uint32_t fresh, std::uint64_t page_bytes, std::uint32_t query_columns) {
     Shape s;
-    const std::uint32_t pages_each = (options_.context + kPage - 1) / kPage;
+    const std::uint32_t pages_each = (context + kPage - 1) / kPage;
     s.layer_bytes = page_bytes * pages_each * sequences;
     s.layers = static_cast<std::uint32_t>(std::min<std::uint64_t>(32, cache_bytes_ / s.layer_bytes));
     if (fresh > 1) s.layers = std::min(s.layers, 2u);
@@ -156,11 +162,11 @@ class Bench {
     for (std::uint32_t q = 0; q < sequences; ++q) {
       q_first.push_back(static_cast<std::int32_t>(q * fresh));
       page_first.push_back(static_cast<std::int32_t>(q * pages_each));
-      kv_length.push_back(static_cast<std::int32_t>(options_.context));
+      kv_length.push_back(static_cast<std::int32_t>(context));
       for (std::uint32_t i = 0; i < fresh; ++i) {
         sequence.push_back(static_cast<std::int32_t>(q));
-        positions.push_back(static_cast<std::int32_t>(options_.context - fresh + i));
-        s.pairs += options_.context - fresh + i + 1;
+        positions.push_back(static_cast<std::int32_t>(context - fresh + i));
+        s.pairs += context - fresh + i + 1;
       }
       for (std::uint32_t p = 0; p < pages_each; ++p)  // no two neighbours beside each other
         pages.push_back(static_cast<std::int32_t>((std::uint64_t{p} * 7919 % pages_each) * sequences + q));
@@ -197,16 +203,27 @@ int run(const Options& options) {
   Bench bench(*device, options);
   bench.copy();
   for (const std::uint32_t batch : {1u, 4u, 16u}) {
-    bench.gqa("GQA 32/4 heads of 128", 32, 4, 128, batch, 1);
-    bench.gqa("GQA 16/2 heads of 256", 16, 2, 256, batch, 1);
-    bench.gqa("GQA 64/8 heads of 64", 64, 8, 64, batch, 1);
+    bench.gqa("GQA 32/4 heads of 128", 32, 4, 128, batch, options.context, 1);
+    bench.gqa("GQA 16/2 heads of 256", 16, 2, 256, batch, options.context, 1);
+    bench.gqa("GQA 64/8 heads of 64", 64, 8, 64, batch, options.context, 1);
   }
   const std::uint32_t heads = options.emulate ? 4 : 128;
-  for (const std::uint32_t batch : {1u, 8u, 16u}) bench.mla("MLA 128 heads", heads, batch, 1);
-  const std::uint32_t chunk = std::min(2048u, options.context);
-  bench.gqa("GQA 32/4 heads of 128, chunk", 32, 4, 128, 1, chunk);
-  bench.gqa("GQA 16/2 heads of 256, chunk", 16, 2, 256, 1, chunk);
-  bench.mla("MLA 128 heads, chunk", heads, 1, std::min(512u, options.context));
+  for (const std::uint32_t batch : {1u, 8u, 16u}) bench.mla("MLA 128 heads", heads, batch, options.context, 1);
+  const std::uint32_t prompt = options.prompt, chunk = std::max(1u, prompt / 4);
+  std::printf("prompts: all of %u tokens, or the last %u of them\n", prompt, chunk);
+  for (const bool own : {false, true}) {
+    const std::string suffix = own ? ", own" : "";
+    const auto gqa = [&](const char* name, std::uint32_t q, std::uint32_t kv, std::uint32_t dim, std::uint32_t fresh) {
+      bench.gqa((name + suffix).c_str(), q, kv, dim, 1, prompt, fresh, own);
+    };
+    for (const std::uint32_t fresh : {prompt, chunk}) {
+      gqa("GQA 32/4 heads of 128", 32, 4, 128, fresh);
+      gqa("GQA 64/8 heads of 64", 64, 8, 64, fresh);
+      if (own) gqa("GQA 16/2 heads of 256", 16, 2, 256, fresh);
+    }
+    for (const std::uint32_t fresh : {prompt, chunk, std::max(1u, chunk / 4)})
+      bench.mla(("MLA 128 heads" + suffix).c_str(), heads, 1, prompt, fresh, own);
+  }
   return 0;
 }
 
@@ -223,6 +240,7 @@ int main(int argc, char** argv) {
     }
     const double value = i + 1 < argc ? std::atof(argv[i + 1]) : -1;
     if (flag == "--context" && value >= 1) options.context = static_cast<std::uint32_t>(value);
+    else if (flag == "--prompt" && value >= 1) options.prompt = static_cast<std::uint32_t>(value);
     else if (flag == "--repeats" && value >= 1) options.repeats = static_cast<std::uint32_t>(value);
     else if (flag == "--memory" && value > 0) options.memory = value;
     else {
