@@ -57,7 +57,7 @@ struct Kernels {
   double operator()(const models::NormDesc&) const { return 1; }               // with the sum in front of it
   double operator()(const models::GqaDesc&) const { return cpu ? 3 : 5; }      // q/k/v, append, attend and merge, o
   double operator()(const models::MlaDesc&) const { return cpu ? 6 : 8; }      // with the products per head
-  double operator()(const models::RouterDesc&) const { return cpu ? 1 : 2; }   // with publish
+  double operator()(const models::RouterDesc&) const { return 1; }             // publish is part of the hand-off
   double operator()(const models::ExpertsDesc&) const { return cpu ? 1 : 2; }
   double operator()(const models::MlpDesc&) const { return cpu ? 1 : 2; }
   double operator()(const models::HeadDesc&) const { return 1; }

@@ -177,8 +177,10 @@ Expected<std::vector<MemoryLine>> account(const ModelDesc& model, const std::vec
       lines.push_back({device, "hot-experts", "spare", times(2, expert)});
     const KvCachePolicy& kv = policy.kv_cache;
     const bool gpu = device != "cpu";
-    if (const std::uint64_t page = page_bytes(model, modules, kv, device); page > 0)
-      lines.push_back({device, "kv-cache", "kv", times(page, plus(times(pages_per_sequence(kv), kv.sequences), gpu ? 1 : 0))});
+    if (const std::uint64_t page = page_bytes(model, modules, kv, device); page > 0) {
+      lines.push_back({device, "kv-cache", "kv", times(page, pages_per_sequence(kv), kv.sequences)});
+      if (gpu) lines.push_back({device, "kv-cache", "page of padding rows", page});
+    }
     const std::uint64_t arena = arena_bound(model, modules, hot, policy, device);
     if (arena > 0) lines.push_back({device, "arena", "arena", arena});
     if (!gpu) {
@@ -238,6 +240,25 @@ Status check_budget(const ModelDesc& model, const Placement& placement, const Po
     std::string remedy;
     auto offer = [&remedy](std::string text) { remedy += (remedy.empty() ? "" : ", or ") + text; };
     if (sequences > 0)
+// The largest batch.chunk with which everything else fits; 0: none, or the chunk does not decide.
+static std::uint32_t largest_chunk(const ModelDesc& model, const Placement& placement, const Policy& policy, const Target& target,
+                                   const std::string& device, std::uint64_t most) {
+  if (policy.batch.stream_chunk != 0) return 0;
+  Policy smaller = policy;
+  std::uint32_t fits = 0, too_large = policy.batch.chunk;
+  while (fits + 1 < too_large) {
+    smaller.batch.chunk = fits + (too_large - fits) / 2;
+    const auto lines = account(model, placement.modules, placement.hot, smaller, target);
+    if (!lines.ok()) return 0;
+    std::uint64_t need = 0;
+    for (const MemoryLine& line : *lines)
+      if (line.device == device) need = plus(need, line.bytes);
+    (need <= most ? fits : too_large) = smaller.batch.chunk;
+    if (fits == 0 && too_large == 1) return 0;
+  }
+  return fits;
+}
+
       offer(fmt::format("kv_cache.sequences: {} is the most that fits with tokens: {}", sequences, kv.tokens));
     if (tokens > 0)
       offer(fmt::format("kv_cache.tokens: {} is the most that fits with sequences: {}", tokens, kv.sequences));
@@ -262,3 +283,5 @@ Status check_budget(const ModelDesc& model, const Placement& placement, const Po
 }
 
 }  // namespace ktc::placement
+    if (const std::uint32_t chunk = largest_chunk(model, placement, policy, target, device, most); chunk > 0)
+      offer(fmt::format("batch.chunk: {} is the most that fits", chunk));

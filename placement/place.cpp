@@ -188,6 +188,63 @@ Status judge_sizes(const ModelDesc& model, const Policy& policy, const Target& t
   return Status();
 }
 
+// What rules and `experts` ask for and modules cannot have. A rule for class "*" asks nothing of the classes that keep their
+// precision (docs/policy.md); one that names Embedding does.
+void find_differences(const ModelDesc& model, const Policy& policy, Placement* placement) {
+  for (std::size_t i = 0; i < model.modules.size(); ++i) {
+    const ModulePlacement& placed = placement->modules[i];
+    const Rule& rule = policy.rules[static_cast<std::size_t>(placed.rule)];
+    if (rule.cls == models::ModuleClass::Embedding && keeps_rows(model.modules[i], rule))
+      placement->differences.push_back({to_string(rule.position), "weights of '" + model.modules[i].name + "'",
+                                        rule.place.weights.word, std::string(to_string(placed.weights)),
+                                        "a lookup reads single rows"});
+  }
+  if (policy.experts.on_gpu.none() || !placement->hot.empty()) return;
+  bool movable = false, any = false;
+  for (std::size_t i = 0; i < model.modules.size(); ++i) {
+    if (model.modules[i].cls != models::ModuleClass::RoutedExperts) continue;
+    any = true;
+    movable = movable || (placement->modules[i].device == "cpu" && !placement->modules[i].pin);
+  }
+  if (any && !movable)
+    placement->differences.push_back({to_string(policy.experts.on_gpu_position), "hot experts", "some", "none",
+                                      "no rule leaves routed experts on the cpu without pin"});
+}
+
+// The most hot experts that fit, where what the policy demands does not: between none and as many as it got.
+Status fit_hot_experts(const ModelDesc& model, const Policy& policy, const Target& target, Placement* placement) {
+  std::size_t demanded = 0;
+  std::uint64_t largest = 1;
+  for (const HotExperts& layer : placement->hot) {
+    demanded += layer.ids.size();
+    const Module& module = model.modules[layer.module];
+    KTC_ASSIGN_OR_RETURN(const std::uint64_t bank, weight_bytes(model, module, {layer.weights, layer.group, layer.weights, true}));
+    largest = std::max(largest, bank / std::max(std::get<models::ExpertsDesc>(module.attributes).experts, 1u));
+  }
+  Policy smaller = policy;
+  smaller.experts.on_gpu.kind = ExpertBudget::Kind::bytes;
+  std::size_t fits = 0, too_many = demanded;
+  Status why = check_budget(model, *placement, policy, target);
+  auto attempt = [&](std::size_t count) -> Status {
+    smaller.experts.on_gpu.bytes = count * largest;
+    KTC_ASSIGN_OR_RETURN(placement->hot, choose_hot_experts(model, placement->modules, smaller, target, placement->counts));
+    KTC_ASSIGN_OR_RETURN(placement->memory, account(model, placement->modules, placement->hot, policy, target));
+    return check_budget(model, *placement, policy, target);
+  };
+  KTC_RETURN_IF_ERROR(attempt(0));  // not even without
+  while (fits + 1 < too_many) {
+    const std::size_t middle = fits + (too_many - fits) / 2;
+    (attempt(middle).ok() ? fits : too_many) = middle;
+  }
+  KTC_RETURN_IF_ERROR(attempt(fits));
+  std::size_t granted = 0;  // auto may take fewer
+  for (const HotExperts& layer : placement->hot) granted += layer.ids.size();
+  const std::string message = why.message();
+  placement->differences.push_back({to_string(policy.experts.on_gpu_position), "hot experts", std::to_string(demanded),
+                                    std::to_string(granted), message.substr(0, message.find(": found"))});
+  return Status();
+}
+
 }  // namespace
 
 Expected<Placement> place(const ModelDesc& model, const Policy& policy, const Target& target,
@@ -217,7 +274,17 @@ Expected<Placement> place(const ModelDesc& model, const Policy& policy, const Ta
   note_embeddings(model, policy, &placement);
   KTC_RETURN_IF_ERROR(judge_sizes(model, policy, target, &placement));
   KTC_ASSIGN_OR_RETURN(placement.memory, account(model, placement.modules, placement.hot, policy, target));
-  KTC_RETURN_IF_ERROR(check_budget(model, placement, policy, target));
+  find_differences(model, policy, &placement);
+  if (!placement.differences.empty() && !policy.best_effort) {
+    const Difference& first = placement.differences.front();
+    return make_error(StatusCode::unsupported, {first.place, first.what + ": " + first.why, first.granted, first.requested,
+                                                "ask for what there is, or write best-effort: true"});
+  }
+  const Status budget = check_budget(model, placement, policy, target);
+  if (!budget.ok() && policy.best_effort && !placement.hot.empty())
+    KTC_RETURN_IF_ERROR(fit_hot_experts(model, policy, target, &placement));
+  else if (!budget.ok())
+    return budget;
   return placement;
 }
 

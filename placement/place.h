@@ -49,18 +49,26 @@ struct MemoryLine {
   std::uint64_t bytes = 0;
 };
 
+// What the policy asked for and did not get. Without `best-effort: true` in the policy the first one is an error.
+struct Difference {
+  std::string place;  // "policy.yaml:9:5"
+  std::string what, requested, granted, why;
+};
+
 struct Placement {
   std::vector<ModulePlacement> modules;  // parallel to ModelDesc::modules
   std::vector<RuleUse> rules;            // parallel to Policy::rules
   std::vector<HotExperts> hot;           // layers without any are left out
   ExpertCounts counts;                   // of all MoE layers, as the strategy saw them; empty: none
   std::string kv_device;                 // device of the first attention module
+  std::vector<Difference> differences;   // empty unless the policy says best-effort
   std::vector<MemoryLine> memory;        // weights and kv-cache exactly, arena as an upper bound (memory.h)
   std::vector<std::string> notes;        // "rule policy.yaml:9:5 ... matches nothing": one line each
 };
 
 // Errors: a module that no rule matches, a rule with a name that matches nothing, an unknown device, a format that the
 // device's kernels do not take, a budget that does not fit (with the lines, the excess and the largest knob that fits).
+// With `best-effort: true` differences are listed instead, and hot experts are as many as fit where the demanded number does not.
 // `counts`: activations of the experts of every MoE layer; empty: those that read_policy found in the file that
 // `experts.statistics` names.
 Expected<Placement> place(const models::ModelDesc& model, const Policy& policy, const Target& target,

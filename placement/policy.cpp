@@ -326,7 +326,7 @@ Expected<Policy> parse_policy(std::string_view text, std::string_view name) {
   if (root.kind() == yaml::Kind::null)
     return make_error(StatusCode::invalid_argument, {policy.file, "empty policy", "nothing", "version: 1 and rules",
                                                      "start from one of the shipped policies (docs/policy.md)"});
-  KTC_ASSIGN_OR_RETURN(Map map, root.map({"version", "rules", "experts", "defer", "kv_cache", "batch", "limits"}));
+  KTC_ASSIGN_OR_RETURN(Map map, root.map({"version", "rules", "experts", "defer", "kv_cache", "batch", "limits", "best-effort"}));
   KTC_ASSIGN_OR_RETURN(Node version, map.require("version"));
   const auto number = version.integer();
   if (!number.ok() || *number != 1) return version.error({}, "1", "this ktc reads version 1 only");
@@ -337,6 +337,7 @@ Expected<Policy> parse_policy(std::string_view text, std::string_view name) {
   if (map.has("kv_cache")) KTC_RETURN_IF_ERROR(read_kv_cache(map["kv_cache"], &policy.kv_cache));
   if (map.has("batch")) KTC_RETURN_IF_ERROR(read_batch(map["batch"], &policy.batch));
   if (map.has("limits")) KTC_RETURN_IF_ERROR(read_limits(map["limits"], &policy.limits));
+  KTC_RETURN_IF_ERROR(map.read("best-effort", &policy.best_effort));
   return policy;
 }
 

@@ -114,6 +114,7 @@ struct Policy {
   KvCachePolicy kv_cache;
   BatchPolicy batch;
   std::map<std::string, Limit> limits;  // by device; overrides the target's memory
+  bool best_effort = false;             // what cannot be granted is listed, not refused
   std::string file;                     // last component of the path
 };
 

@@ -45,7 +45,7 @@ struct GpuTarget {
   double bf16_tflops = 0;    // large products, as reached
   Efficiency read_efficiency;  // of read_gb_per_s: products of one token
   double kernel_us = 0;      // fixed time of one kernel in a graph
-  double handoff_us = 0;     // of one layer: record up, CPU's answer at once, result down; without bandwidth
+  double handoff_us = 0;     // of one layer, kernels included: publish, the CPU's answer at once, await
 };
 
 struct Target {

@@ -91,6 +91,7 @@ std::string policyText(const Policy& policy) {
   text += "}\n";
   if (!policy.limits.empty()) text += "limits:\n";
   for (const auto& [device, limit] : policy.limits) text += fmt::format("  {}: {}B\n", quotedText(device), limit.bytes);
+  if (policy.best_effort) text += "best-effort: true\n";
   return text;
 }
 

@@ -90,6 +90,26 @@ TEST(BudgetTest, FourSlotsFitWithThreeMoreExperts) {
   EXPECT_EQ(cpu.rest, 3 * (3 * (64 + 64 + 64) + 7 * (4096 + 32 * 11 * 16)));
 }
 
+// 24 MiB of layer 0's experts, 5.6 of dense parts, 32 of the cache and 2 of the rest.
+TEST(BudgetTest, FourSlotsOnACardOf72MiB) {
+  const char* card = "version: 1\nname: small card\ncpu: {cores: 4, memory: 8GiB}\ngpus: [{device: cuda:0, name: g, sm: 80, memory: "
+                     "72MiB, context: 1MiB}]\n";
+  const auto placed = try_place(policy(4), card);
+  ASSERT_TRUE(placed.ok()) << placed.status().message();
+  int lines = 0;
+  for (const MemoryLine& line : placed->memory)
+    if (line.device == "cuda:0" && line.category == "kv-cache" && line.name == "kv") {
+      EXPECT_EQ(line.bytes, 32 * kMiB);
+      ++lines;
+    }
+  EXPECT_EQ(lines, 1);
+  const std::string message = try_place(policy(8), card).status().message();
+  EXPECT_NE(message.find("kv_cache.sequences: 4 is the most that fits with tokens: 4096"), std::string::npos) << message;
+  std::string nothing = policy(4);
+  nothing.replace(nothing.find("layers[.]0"), 10, "layers[.]9");
+  EXPECT_NE(try_place(nothing, card).status().message().find("a rule that matches nothing"), std::string::npos);
+}
+
 TEST(BudgetTest, EightSlotsNameTheLargestFit) {
   const auto placed = try_place(policy(8));
   ASSERT_FALSE(placed.ok());
@@ -137,6 +157,21 @@ TEST(BudgetTest, TheCpuHasABudgetToo) {
             "p.yaml: cpu is too small by 8.7 MiB: found 72.7 MiB (RoutedExperts 72.0 MiB, records 201.2 KiB, arena at most 466.7 KiB), "
             "expected at most 64.0 MiB of target 'tiny'; place modules elsewhere, take a smaller batch.chunk, or raise "
             "the limit of cpu");
+}
+
+// Activations of large chunks do not fit; the named chunk does, and one more does not.
+TEST(BudgetTest, ChunksThatFitAreNamed) {
+  auto with_chunk = [](std::uint32_t chunk) {
+    std::string text = policy(1);
+    text.replace(text.find("chunk: 16"), 9, "chunk: " + std::to_string(chunk));
+    return try_place(text);
+  };
+  const std::string message = with_chunk(100000).status().message();
+  const std::size_t at = message.find("batch.chunk: ");
+  ASSERT_NE(at, std::string::npos) << message;
+  const auto chunk = static_cast<std::uint32_t>(std::stoul(message.substr(at + 13)));
+  EXPECT_TRUE(with_chunk(chunk).ok());
+  EXPECT_FALSE(with_chunk(chunk + 1).ok());
 }
 
 // The sizes that a message names are true: they fit, and one more does not.

@@ -42,7 +42,7 @@ const Case kDocument[] = {
      "p.yaml: empty policy: found nothing, expected version: 1 and rules; start from one of the shipped policies "
      "(docs/policy.md)"},
     {"NotAMap", "- 1",
-     "p.yaml:1:1: found a list, expected a map with version, rules, experts, defer, kv_cache, batch, limits"},
+     "p.yaml:1:1: found a list, expected a map with version, rules, experts, defer, kv_cache, batch, limits, best-effort"},
     {"NotYaml", "rules: [", "p.yaml:1:1: not valid YAML: end of sequence flow not found"},
     {"NotText", std::string("version: 1\0", 11),
      "p.yaml: not a text file: found bytes that are not UTF-8, expected UTF-8 text"},
@@ -58,7 +58,7 @@ const Case kDocument[] = {
     {"RulesNotAList", "version: 1\nrules: {match: 1}", "p.yaml:2:8: rules: found a map, expected a list"},
     {"UnknownKey", with("kvcache: {tokens: 1}"),
      "p.yaml:3:1: unknown key: found 'kvcache', expected one of version, rules, experts, defer, kv_cache, batch, "
-     "limits; did you mean 'kv_cache'?"},
+     "limits, best-effort; did you mean 'kv_cache'?"},
     {"DuplicateKey", with("batch: {chunk: 1}\nbatch: {chunk: 2}"),
      "p.yaml:4:1: duplicate key: found 'batch' twice in one map; remove one of the two"},
     {"Anchor", with("limits: &a {cpu: 1GiB}"),

@@ -1,5 +1,6 @@
 // The rates in target files, and what is assumed without them.
 #include "placement/rates.h"
+#include "placement/target_text.h"
 
 #include <gtest/gtest.h>
 
@@ -62,6 +63,31 @@ TEST(RatesTest, ShippedTargetsAssumeNothing) {
     ASSERT_TRUE(target.ok()) << target.status().message();
     for (const std::string& note : rates_of(*target).notes) ADD_FAILURE() << entry.path().filename() << ": " << note;
   }
+}
+
+TEST(RatesTest, WrittenTargetsReadBack) {
+  for (const auto& entry : std::filesystem::directory_iterator(KTC_SOURCE_DIR "/placement/targets")) {
+    const auto target = read_target(entry.path());
+    ASSERT_TRUE(target.ok());
+    const std::string written = target_text(*target, "two\nlines");
+    EXPECT_EQ(written.substr(0, 14), "# two\n# lines\n");
+    const auto back = parse_target(written, "back.yaml");
+    ASSERT_TRUE(back.ok()) << back.status().message() << "\n" << written;
+    EXPECT_EQ(target_text(*back, "two\nlines"), written);
+    EXPECT_EQ(back->cpu.isa, target->cpu.isa);
+    EXPECT_EQ(back->cpu.memory, target->cpu.memory);
+    EXPECT_EQ(back->cpu.read_efficiency, target->cpu.read_efficiency);
+    ASSERT_EQ(back->gpus.size(), target->gpus.size());
+    for (std::size_t g = 0; g < back->gpus.size(); ++g) {
+      EXPECT_EQ(back->gpus[g].memory, target->gpus[g].memory);
+      EXPECT_EQ(back->gpus[g].handoff_us, target->gpus[g].handoff_us);
+      EXPECT_EQ(back->gpus[g].read_efficiency, target->gpus[g].read_efficiency);
+    }
+  }
+  Target odd;
+  odd.name = "a \"name\": with # and \\ and\nlines";
+  odd.cpu.memory = 12345;
+  EXPECT_EQ(parse_target(target_text(odd), "t.yaml")->name, "a \"name\": with # and \\ and lines");
 }
 
 TEST(RatesTest, ErrorsAreWordedForTheUser) {
