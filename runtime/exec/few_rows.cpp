@@ -54,6 +54,7 @@ class Loop {
     workers_.for_claims(items_, [this](Claims& claims) {
       for (; claims.more(); claims.advance()) {
         const std::size_t item = claims.current();
+        if (item + 1 == items_ && f_.near != nullptr) f_.near->announce();
         if (item < row_items_)
           quantise_rows(item);
         else if (item < row_items_ + up_items_)

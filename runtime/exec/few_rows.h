@@ -40,6 +40,7 @@ struct FewRows {
   const std::uint32_t* pair_row;    // null: pair i is row i, which is then written as it is
   const float* pair_weight;
   kernels::AccumulateFn accumulate; // null without pair_row
+  const ResultNear* near = nullptr;  // announced when the last item is claimed
 };
 
 // Runs it on all workers. Needs neither order nor barriers around it but those of any step.

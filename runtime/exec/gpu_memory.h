@@ -38,7 +38,7 @@ struct Gpu {
 // Every GPU of the plan: opened, compared with what it must hold, then its memory. Weights are there and not filled.
 Expected<std::vector<Gpu>> open_gpus(const planfb::PlanT& plan, const ExecutorOptions& options);
 
-// Weights to their devices through pinned buffers: from their files, or from the store where they have none (splat).
+// Weights to their devices through pinned buffers: from their files, made (random), or from the store (splat).
 Status upload_weights(const plan::OpenPlan& plan, const weights::WeightStore& store, std::vector<Gpu>& gpus,
                       const weights::Progress& progress);
 

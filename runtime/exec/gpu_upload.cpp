@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "runtime/exec/gpu_memory.h"
+#include "runtime/weights/random_weights.h"
 
 namespace ktc::exec {
 namespace {
@@ -104,6 +105,7 @@ Status upload_weights(const plan::OpenPlan& plan, const weights::WeightStore& st
       if (weight->device == gpu.index && weight->source != WeightSource::alias) total += weight->bytes;
   if (total == 0) return {};
 
+  const weights::RandomWeights random(p);
   std::vector<std::unique_ptr<File>> files(p.weight_files.size());
   for (Gpu& gpu : gpus) {
     KTC_ASSIGN_OR_RETURN(std::unique_ptr<Pipe> pipe, Pipe::create(gpu));
@@ -111,12 +113,17 @@ Status upload_weights(const plan::OpenPlan& plan, const weights::WeightStore& st
       const planfb::WeightT& weight = *p.weights[i];
       if (weight.device != gpu.index || weight.source == WeightSource::alias) continue;
       auto* to = const_cast<std::byte*>(gpu.weight[i].data);
+      weights::HostBlock made;
+      if (weight.source == WeightSource::random && weight.bytes != 0) {
+        KTC_ASSIGN_OR_RETURN(made, weights::HostBlock::allocate(weight.bytes, "random weight " + weight.name));
+        KTC_RETURN_IF_ERROR(random.fill(i, {made.data(), weight.bytes}));
+      }
       for (std::uint64_t at = 0; at < weight.bytes; at += kPiece) {
         const std::uint64_t bytes = std::min(kPiece, weight.bytes - at);
         if (progress.report != nullptr) progress.report(progress.context, done, total);
         const Status sent = pipe->send(to + at, bytes, [&](std::byte* piece) -> Status {
           if (weight.source != WeightSource::file) {
-            std::memcpy(piece, store[i].data + at, bytes);
+            std::memcpy(piece, (made.data() != nullptr ? made.data() : store[i].data) + at, bytes);
             return {};
           }
           std::unique_ptr<File>& file = files[weight.file];

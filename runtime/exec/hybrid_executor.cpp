@@ -277,7 +277,7 @@ Status HybridExecutor::walk(HybridProgram& program) {
         const RecordStep& record = program.records[step.at];
         const std::uint64_t begin = trace_now();
         // nobody waits for a skipped one; host nodes want their answer always
-        if (record.area->node == nullptr) handoffs_[record.gpu].announce(epoch_, record.area->number);
+        if (record.area->node == nullptr) handoffs_[record.gpu].near(epoch_, step.at).announce();
         if (skipped_ != step.at || record.area->node != nullptr)
           write_result(*record.area, epoch_, static_cast<std::uint32_t>(cpu_.state.tokens), program.awaits[step.at], *cpu_.workers);
         const std::uint64_t end = trace_now();
@@ -291,7 +291,13 @@ Status HybridExecutor::walk(HybridProgram& program) {
         if (step.skipped_with != plan::kNone && step.skipped_with == skipped_) break;
         KTC_RETURN_IF_ERROR(wait_copies());
         const std::uint64_t begin = trace_now();
+        ResultNear near;
+        if (step.near_record != plan::kNone) {
+          near = handoffs_[program.records[step.near_record].gpu].near(epoch_, step.near_record);
+          cpu_.state.near = &near;
+        }
         cpu_.run(program.cpu_steps[step.at]);
+        cpu_.state.near = nullptr;
         const std::uint64_t end = trace_now();
         busy_.cpu += end - begin;
         if (options_.observer.report != nullptr)

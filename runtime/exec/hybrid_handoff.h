@@ -93,11 +93,9 @@ class Handoff {
   // Of an entry, by index in Plan.entries; null: none of this GPU. Its address does not change.
   RecordArea* find(std::uint32_t entry, std::uint32_t number);
   bool doorbell() const { return words_.bytes() != 0; }
-  // Says that the result of record `number` is about to be written: whoever waits for it on the device reads its cells from now on.
-  void announce(std::uint32_t epoch, std::uint32_t number) {
-    __atomic_store_n(&words()->near_layer, number, __ATOMIC_RELAXED);
-    __atomic_store_n(&words()->near_epoch, epoch, __ATOMIC_RELEASE);
-  }
+  // Says that the result of record `number` is about to be written: whoever waits for it on the device reads its cells from then on.
+  // Doorbell only, and then for every record: once one was announced, devices wait for it.
+  ResultNear near(std::uint32_t epoch, std::uint32_t number) { return {&words()->near_epoch, &words()->near_layer, epoch, number}; }
   gpu::HandoffWords* words() { return reinterpret_cast<gpu::HandoffWords*>(words_.host()); }         // doorbell
   gpu::HandoffWords* device_words() { return reinterpret_cast<gpu::HandoffWords*>(words_.device()); }  // doorbell
 

@@ -63,6 +63,7 @@ struct HybridStep {
   // compute: every value of this step comes from record `at_record` and serves its await alone: nothing to do when the record
   // has no pairs for the CPU and the await does not wait then.
   std::uint32_t skipped_with = plan::kNone;
+  std::uint32_t near_record = plan::kNone;  // compute: the last experts op before the await of this record
 };
 
 // Ids of a router on a device, copied to the host for the counts of activations.

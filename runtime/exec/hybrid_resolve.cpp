@@ -57,6 +57,7 @@ class Resolver {
     KTC_RETURN_IF_ERROR(inputs_and_logits());
     for (std::uint32_t s = 0; s < entry_.steps.size(); ++s) KTC_RETURN_IF_ERROR(step(s));
     find_skipped();
+    find_near();
     return std::move(program_);
   }
 
@@ -311,6 +312,15 @@ class Resolver {
       }
       for (HybridStep& step : program_.steps)
         if (step.kind == StepKind::compute && candidates.contains(step.step)) step.skipped_with = r;
+    }
+  }
+  // The op whose end a waiting device is told of: the last experts op before each await.
+  void find_near() {
+    HybridStep* last = nullptr;
+    for (HybridStep& step : program_.steps) {
+      if (step.kind == StepKind::compute && entry_.steps[step.step]->op.AsExpertsOp() != nullptr) last = &step;
+      if (step.kind == StepKind::publish) last = nullptr;
+      if (step.kind == StepKind::await && last != nullptr && program_.records[step.at].area->node == nullptr) last->near_record = step.at;
     }
   }
   bool used_elsewhere(std::uint32_t producer, const std::set<std::uint32_t>& candidates, std::uint32_t record) const {

@@ -148,7 +148,9 @@ void run_step(const ExpertsStep& s, const StepState& state) {
   const std::size_t columns = s.out.columns;
   const std::size_t step = column_block(columns, s.down.row_bytes, 1, threads);
   const std::size_t work = rows * s.top_k * step * s.intermediate;
-  state.workers->parallel_for(blocks(columns, step), claim_grain(work), [&](std::size_t begin, std::size_t end) {
+  const std::size_t items = blocks(columns, step);
+  state.workers->parallel_for(items, claim_grain(work), [&](std::size_t begin, std::size_t end) {
+    if (end == items && state.near != nullptr) state.near->announce();
     for (std::size_t item = begin; item < end; ++item) {
       const std::size_t n = item * step, n_end = std::min(columns, n + step);
       for (std::size_t r = 0; r < rows; ++r) std::memset(s.out.row(r) + n, 0, (n_end - n) * sizeof(float));

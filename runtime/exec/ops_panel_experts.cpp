@@ -75,6 +75,7 @@ class Layer {
   std::atomic<std::uint64_t>* work(Claims& claims, const TileScope& scope) {
     const std::size_t item = claims.current();
     ExpertTimes* const times = s_.times;
+    if (item + 1 == items_ && state_.near != nullptr) state_.near->announce();
     if (item < token_items_) {
       quantise_tokens(item);
       return times == nullptr ? nullptr : &times->tokens;

@@ -23,7 +23,8 @@ void run_few_tokens(const PanelExpertsStep& s, const StepState& state, std::size
                        .places = s.places,
                        .pair_row = routed.pair_row,
                        .pair_weight = routed.pair_weight,
-                       .accumulate = s.accumulate};
+                       .accumulate = s.accumulate,
+                       .near = state.near};
   run_few_rows(few, *state.workers);
 }
 

@@ -56,6 +56,17 @@ struct TokenRun {
   std::uint32_t first = 0, count = 0;
 };
 
+// Says to a GPU that waits that its result is almost there (docs/handoff.md). Any worker may; saying it again does no harm.
+struct ResultNear {
+  std::uint32_t* epoch_word = nullptr;
+  std::uint32_t* layer_word = nullptr;
+  std::uint32_t epoch = 0, layer = 0;
+  void announce() const {
+    __atomic_store_n(layer_word, layer, __ATOMIC_RELAXED);
+    __atomic_store_n(epoch_word, epoch, __ATOMIC_RELEASE);
+  }
+};
+
 // What changes from step to step.
 struct StepState {
   Workers* workers = nullptr;
@@ -72,6 +83,7 @@ struct StepState {
   float* attend_parts = nullptr;                // [attend_parts_floats], for parts of the keys that several workers take
   std::size_t attend_parts_floats = 0;
   kernels::TileScopeFn enter_tiles = nullptr, leave_tiles = nullptr;
+  const ResultNear* near = nullptr;             // announced when the last item of an experts op is claimed; null: nobody waits
   std::size_t count(bool of_rows) const { return of_rows ? rows : tokens; }
 };
 

@@ -223,19 +223,33 @@ Expected<std::unique_ptr<WeightStore>> WeightStore::open(std::shared_ptr<const p
 }
 
 Status WeightStore::populate(Progress progress) {
-  std::uint64_t done = 0;
-  const auto& files = plan_->plan.weight_files;
-  for (std::size_t i = 0; i < files.size(); ++i) {
+  const planfb::PlanT& p = plan_->plan;
+  // What is for a GPU alone is read once more when it is uploaded, and not through these mappings.
+  std::vector<bool> wanted(p.weight_files.size(), false);
+  for (const auto& weight : p.weights)
+    if (weight->source == WeightSource::file && p.devices[weight->device]->kind == planfb::DeviceKind::cpu) wanted[weight->file] = true;
+  std::uint64_t done = 0, total = 0;
+  for (std::size_t i = 0; i < wanted.size(); ++i)
+    if (wanted[i]) total += mappings_[i].bytes;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    if (!wanted[i]) continue;
     const Mapping& mapping = mappings_[i];
     for (std::size_t offset = 0; offset < mapping.bytes; offset += kPopulateSlice) {
-      if (progress.report != nullptr) progress.report(progress.context, done, mapped_bytes_);
+      if (progress.report != nullptr) progress.report(progress.context, done, total);
       const std::size_t bytes = std::min(kPopulateSlice, mapping.bytes - offset);
+      const bool elsewhere = std::any_of(resident_.begin(), resident_.end(), [&](const Range& range) {
+        return range.file == i && range.begin <= offset && offset + bytes <= range.end;
+      });
+      if (elsewhere) {
+        done += bytes;
+        continue;
+      }
       KTC_RETURN_IF_ERROR(populate_slice(static_cast<const std::byte*>(mapping.address) + offset, bytes,
-                                         plan_->folder / files[i]->path, mapping.bytes));
+                                         plan_->folder / p.weight_files[i]->path, mapping.bytes));
       done += bytes;
     }
   }
-  if (progress.report != nullptr) progress.report(progress.context, done, mapped_bytes_);
+  if (progress.report != nullptr) progress.report(progress.context, done, total);
   return {};
 }
 

@@ -47,7 +47,7 @@ class WeightStore {
   WeightStore(const WeightStore&) = delete;
   WeightStore& operator=(const WeightStore&) = delete;
 
-  // What open() does for `populate`, later: the caller may have cheaper ways to fail first. Fails when a file shrank meanwhile.
+  // What open() does for `populate`, later: the caller may have cheaper ways to fail first. Files of a CPU's weights alone. Fails when a file shrank meanwhile.
   Status populate(Progress progress = {});
 
   const WeightView& operator[](std::uint32_t index) const { return views_[index]; }

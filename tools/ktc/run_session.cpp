@@ -70,7 +70,9 @@ Status open_executor(const Options& options, Session& session, exec::Moments* mo
   // Weights that fit in memory are read now, with progress, so that the first tokens do not wait for the disk; larger ones
   // are read as they are used.
   std::uint64_t bytes = 0;
-  for (const auto& file : session.plan->plan.weight_files) bytes += file->bytes;
+  for (const auto& weight : session.plan->plan.weights)
+    if (weight->source == planfb::WeightSource::file && session.plan->plan.devices[weight->device]->kind == planfb::DeviceKind::cpu)
+      bytes += weight->bytes;
   const std::optional<std::uint64_t> available = weights::available_memory();
   settings.populate = available && bytes < *available;
   settings.progress = {.report = Progress::report, .context = &progress};
