@@ -237,13 +237,6 @@ Status WeightStore::populate(Progress progress) {
     for (std::size_t offset = 0; offset < mapping.bytes; offset += kPopulateSlice) {
       if (progress.report != nullptr) progress.report(progress.context, done, total);
       const std::size_t bytes = std::min(kPopulateSlice, mapping.bytes - offset);
-      const bool elsewhere = std::any_of(resident_.begin(), resident_.end(), [&](const Range& range) {
-        return range.file == i && range.begin <= offset && offset + bytes <= range.end;
-      });
-      if (elsewhere) {
-        done += bytes;
-        continue;
-      }
       KTC_RETURN_IF_ERROR(populate_slice(static_cast<const std::byte*>(mapping.address) + offset, bytes,
                                          plan_->folder / p.weight_files[i]->path, mapping.bytes));
       done += bytes;
