@@ -45,8 +45,7 @@ __device__ void dot_tile(const std::byte* lo, const std::byte* hi, const std::by
   constexpr int kWords = B / 4, kLaneColumns = kWords * Codes<F>::kPerWord, kPairs = Codes<F>::kPerWord / 2;
   const int lane = threadIdx.x & 31, t = lane & 3, n = lane >> 2;
   const __nv_bfloat16* x = xs + (n < tokens ? n : 0) * stride;
-  for (int s0 = first; s0 < steps; s0 += by * Unroll) {
-    Bytes low[Unroll], high[Unroll];
+  const auto fetch = [&](Bytes(&low)[Unroll], Bytes(&high)[Unroll], int s0) {
 #pragma unroll
     for (int u = 0; u < Unroll; ++u) {
       const int s = s0 + u * by;
@@ -55,6 +54,8 @@ __device__ void dot_tile(const std::byte* lo, const std::byte* hi, const std::by
         high[u] = __ldcs(reinterpret_cast<const Bytes*>(hi) + s * 4 + t);
       }
     }
+  };
+  const auto use = [&](const Bytes(&low)[Unroll], const Bytes(&high)[Unroll], int s0) {
 #pragma unroll
     for (int u = 0; u < Unroll; ++u) {
       const int s = s0 + u * by;
@@ -95,6 +96,16 @@ __device__ void dot_tile(const std::byte* lo, const std::byte* hi, const std::by
         c[3] = fmaf(sum[3], scale_hi, c[3]);
       }
     }
+  };
+  // While one batch of pieces is used, the next is on its way.
+  Bytes low_a[Unroll], high_a[Unroll], low_b[Unroll], high_b[Unroll];
+  const int batch = by * Unroll;
+  fetch(low_a, high_a, first);
+  for (int s0 = first; s0 < steps; s0 += 2 * batch) {
+    fetch(low_b, high_b, s0 + batch);
+    use(low_a, high_a, s0);
+    fetch(low_a, high_a, s0 + 2 * batch);
+    use(low_b, high_b, s0 + batch);
   }
   if constexpr (Codes<F>::kScaled && !Grouped) {
     const float scale_lo = scale_at<F>(scales_lo, false, 0), scale_hi = scale_at<F>(scales_hi, false, 0);
