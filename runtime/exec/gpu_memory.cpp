@@ -46,8 +46,8 @@ std::uint32_t most_tokens(const planfb::PlanT& plan) {
 
 // What a device will hold, in bytes.
 struct Needs {
-  std::uint64_t arena = 0, weights = 0, cache = 0, block = 0, tables = 0;
-  std::uint64_t total() const { return arena + weights + cache + block + tables; }
+  std::uint64_t arena = 0, weights = 0, cache = 0, block = 0, tables = 0, stream = 0;
+  std::uint64_t total() const { return arena + weights + cache + block + tables + stream; }
 };
 
 struct TablePlan {
@@ -94,6 +94,7 @@ Needs needs_of(const planfb::PlanT& plan, std::uint32_t device) {
 }
 
 // "cuda:3" -> 3.
+  needs.stream = align256(plan::stream_areas(plan, device).total());
 Expected<int> ordinal_of(const std::string& name) {
   int ordinal = 0;
   const std::size_t colon = name.find(':');

@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "runtime/exec/cpu_side.h"
 #include "runtime/exec/gpu_memory.h"
 #include "runtime/exec/hybrid_handoff.h"
 #include "runtime/exec/hybrid_resolve.h"
 #include "runtime/exec/hybrid_trace.h"
+#include "runtime/exec/hybrid_stream.h"
 #include "runtime/exec/spin_wait.h"
 #include "runtime/exec/step_block_fill.h"
 
@@ -44,6 +46,7 @@ class HybridExecutor final : public Executor {
   Status open_handoff();
   Status capture(HybridProgram& program);
 
+  Status hold_streamed();
   Status run_entry(HybridProgram& program, std::span<const StepSequence> sequences);
   Status begin_step(HybridProgram& program, std::span<const StepSequence> sequences);
   Status walk(HybridProgram& program);
@@ -72,6 +75,7 @@ class HybridExecutor final : public Executor {
   HandoffKind handoff_ = HandoffKind::doorbell;
   bool cpu_ropes_ = false;          // some attention is on the CPU
   std::uint32_t epoch_ = 0;
+  std::vector<Streamer> streamers_;  // by gpu
   std::vector<bool> copying_;       // by gpu: copies are on their way
   std::vector<std::uint32_t> launched_;  // by graph of the entry: the epoch of its last launch
   Counts counts_;                   // what devices compute in this step
@@ -102,6 +106,7 @@ Expected<std::unique_ptr<Executor>> HybridExecutor::create(std::shared_ptr<const
   }
   for (const HybridProgram& program : e.programs_) {
     steps.push_back(&program.cpu_steps);
+  KTC_RETURN_IF_ERROR(e.hold_streamed());
     for (const Step& step : program.cpu_steps)
       e.cpu_ropes_ = e.cpu_ropes_ || std::holds_alternative<GqaStep>(step) || std::holds_alternative<MlaStep>(step);
   }
@@ -143,16 +148,22 @@ HybridExecutor::~HybridExecutor() {
     std::unique_ptr<TraceRecorder> trace;
   };
   static std::vector<Left>* const left = new std::vector<Left>;
-  left->push_back({std::move(cpu_.arena), std::move(logits_), std::move(staged_), std::move(counted_), std::move(watchdog_),
-                   std::move(gpus_), std::move(handoffs_), std::move(programs_), std::move(trace_)});
+  left->push_back({std::move(cpu_.arena), std::move(logits_), std::move(staged_), std::move(counted_), std::move(weights_),
+                   std::move(watchdog_), std::move(gpus_), std::move(streamers_), std::move(handoffs_), std::move(programs_), std::move(trace_)});
 }
+    std::unique_ptr<weights::WeightStore> weights;
 
 Status HybridExecutor::allocate() {
+    std::vector<Streamer> streamers;
   const planfb::PlanT& p = plan_->plan;
   const StagedBytes staged = staged_bytes(p);
   const std::uint64_t counted = options_.expert_counts.empty() ? 0 : staged.counted;
   // devices first: what is missing there is known without touching the host's memory
   KTC_ASSIGN_OR_RETURN(gpus_, open_gpus(p, options_));
+  for (Gpu& gpu : gpus_) {
+    KTC_ASSIGN_OR_RETURN(Streamer streamer, Streamer::open(*gpu.device, plan::stream_areas(p, gpu.index)));
+    streamers_.push_back(std::move(streamer));
+  }
   KTC_RETURN_IF_ERROR(cpu_.open(p, options_, staged.logits + staged.between_gpus + counted + plan::record_bytes(p)));
   KTC_ASSIGN_OR_RETURN(logits_, HostBlock::allocate(staged.logits, "logits"));
   KTC_ASSIGN_OR_RETURN(staged_, HostBlock::allocate(staged.between_gpus, "values between devices"));
@@ -174,6 +185,25 @@ Status HybridExecutor::open_handoff() {
         opened.push_back(std::move(handoff).value());
         watchdog_->watch_words(opened.back().words());
         continue;
+// What is streamed lies in memory that devices have pinned: copies from it run at the full rate, and beside the host's work.
+Status HybridExecutor::hold_streamed() {
+  const std::vector<std::uint32_t> streamed = streamed_weights(plan_->plan);
+  if (streamed.empty()) return {};
+  KTC_RETURN_IF_ERROR(weights_->make_resident(streamed, options_.progress));
+  std::set<const std::byte*> pinned;  // weights may share their bytes
+  Status refused;
+  for (const std::uint32_t index : streamed) {
+    const weights::WeightView& view = (*weights_)[index];
+    if (!pinned.insert(view.data).second) continue;
+    const std::uint64_t bytes = (view.matrix_bytes * view.batch + 4095) / 4096 * 4096;
+    for (Gpu& gpu : gpus_)
+      if (Status status = gpu.device->register_host(const_cast<std::byte*>(view.data), bytes); !status.ok()) refused = std::move(status);
+  }
+  if (!refused.ok() && options_.note != nullptr)
+    options_.note(options_.note_context, "experts stream to the GPU at a lower rate: " + refused.message());
+  return {};
+}
+
       }
       if (options_.handoff == HandoffKind::doorbell) return handoff.status();
       if (options_.note != nullptr)
@@ -283,6 +313,8 @@ Status HybridExecutor::walk(HybridProgram& program) {
         const std::uint64_t end = trace_now();
         busy_.cpu += end - begin;
         if (trace_ != nullptr) trace_->add({.track = Track::cpu, .name = step.name, .begin = begin, .end = end});
+  for (std::size_t g = 0; g < gpus_.size(); ++g)
+    KTC_RETURN_IF_ERROR(streamers_[g].begin(*gpus_[g].device, program.streams, program.pieces[g], trace_.get(), gpus_[g].index));
         skipped_ = plan::kNone;
         KTC_RETURN_IF_ERROR(launch(program, step));
         break;
@@ -348,6 +380,11 @@ Status HybridExecutor::copy(const HybridProgram& program, const HybridStep& step
       return wait_copies();  // the area in between is used again
     }
     KTC_RETURN_IF_ERROR(beside(copy.to_gpu, copy.down, false));
+  if (step.stream != plan::kNone) {  // shows by itself when it waits for copies
+    KTC_RETURN_IF_ERROR(streamers_[step.gpu].run(program.streams[step.stream], counts_).with_context(step.name));
+    for (const Launch& launch : step.launches) KTC_RETURN_IF_ERROR(launch(stream, counts_).with_context(step.name));
+    return {};
+  }
   }
   return {};
 }

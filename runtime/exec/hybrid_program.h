@@ -10,6 +10,7 @@
 #include "runtime/exec/entry_program.h"
 #include "runtime/exec/step_request.h"
 #include "runtime/formats/step_block.h"
+#include "runtime/kernels/cuda/gpu_kernels.h"
 
 namespace ktc::exec {
 
@@ -67,6 +68,7 @@ struct HybridStep {
 };
 
 // Ids of a router on a device, copied to the host for the counts of activations.
+  std::uint32_t stream = plan::kNone;  // launch: its experts, in streams; before its launches
 struct CountedIds {
   std::uint64_t* counts = nullptr;       // of the layer
   const std::int32_t* slots = nullptr;   // host; null: every expert is the op's
@@ -82,6 +84,29 @@ struct HybridProgram {
   std::vector<Step> cpu_steps;
   std::vector<CopyStep> copies;
   std::vector<RecordStep> records;     // by number
+// One experts step of kind `stream`.
+struct StreamStep {
+  std::string name;
+  const std::byte *gate_up = nullptr, *down = nullptr;    // on the host, as the CPU packs them
+  std::uint32_t w_gate_up = 0;                            // says whose bank it is: other weights may have the same bytes (alias)
+  std::uint32_t matrices = 0, group = 0;                  // of the bank; that pass at once
+  gpu::Weight packed_gate_up, packed_down;                // of the whole bank, without data
+  gpu::ExpertsArgs args;                                  // gate_up, down: as kernels read them, without data
+  bool unpacks = false;                                   // panels; else rows, which are multiplied where they were copied to
+  bool of_rows = false;
+  int (*unpack)(const gpu::UnpackArgs&, void*) = nullptr;
+  int (*experts)(const gpu::ExpertsArgs&, void*) = nullptr;
+  std::uint32_t first_piece = 0, pieces = 0;              // of the program's list for its GPU
+};
+
+// A group of one step's bank.
+struct StreamPiece {
+  std::uint32_t step = 0;          // index in HybridProgram::streams
+  std::uint32_t first = 0, count = 0;
+  bool loads = true;               // false: the piece before has left these matrices, the part in time of the same layer
+  bool last_use = true;            // what it needs is not needed by the next piece
+};
+
   std::vector<AwaitStep> awaits;       // by number of their record
   std::vector<CountedIds> counted;
   std::vector<Ids> ids, positions, output_rows, deferred;  // inputs on the CPU
@@ -92,5 +117,7 @@ struct HybridProgram {
 
   Counts bound_counts() const { return {bounds.max_tokens, bounds.max_rows, bounds.max_sequences}; }
 };
+  std::vector<StreamStep> streams;
+  std::vector<std::vector<StreamPiece>> pieces;  // by gpu, in the order of its steps; none of them: no stream
 
 }  // namespace ktc::exec

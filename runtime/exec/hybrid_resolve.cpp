@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "runtime/exec/hybrid_stream.h"
 #include "runtime/exec/step_reader.h"
 
 namespace ktc::exec {
@@ -54,6 +55,7 @@ class Resolver {
     program_.records.resize(records);
     program_.awaits.resize(records);
     program_.graphs.resize(entry_.graphs.size());
+    program_.pieces.resize(memory_.gpus->size());
     KTC_RETURN_IF_ERROR(inputs_and_logits());
     for (std::uint32_t s = 0; s < entry_.steps.size(); ++s) KTC_RETURN_IF_ERROR(step(s));
     find_skipped();
@@ -147,7 +149,14 @@ class Resolver {
       table.launches.push_back(std::move(fill));
       program_.steps.push_back(std::move(table));
     }
-    KTC_ASSIGN_OR_RETURN(to.launches, resolve_launches(reader));
+    if (const auto* op = from.op.AsExpertsOp(); op != nullptr && op->stream) {
+      to.stream = static_cast<std::uint32_t>(program_.streams.size());
+      KTC_ASSIGN_OR_RETURN(StreamStep stream, resolve_stream(reader, weights_));
+      program_.streams.push_back(std::move(stream));
+      add_pieces(program_.streams, to.stream, program_.pieces[to.gpu]);
+    } else {
+      KTC_ASSIGN_OR_RETURN(to.launches, resolve_launches(reader));
+    }
     if (const auto* op = from.op.AsExpertsOp(); counts_here(op) && !memory_.cpu->expert_counts.empty()) count(from, *op, to);
     return {};
   }

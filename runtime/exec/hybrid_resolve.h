@@ -100,6 +100,9 @@ class GpuStepReader {
 Expected<std::vector<Launch>> resolve_launches(const GpuStepReader& reader);
 
 // Fills the rope table `index` for the positions of the step.
+// Arguments of a routed experts step, but for counts and, where its bank is elsewhere, the bank.
+gpu::ExpertsArgs experts_args(const GpuStepReader& reader, const planfb::ExpertsOpT& op);
+
 Expected<Launch> rope_launch(const GpuStepReader& reader, std::uint32_t index);
 
 }  // namespace ktc::exec

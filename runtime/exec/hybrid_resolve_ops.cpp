@@ -113,28 +113,6 @@ Status route(const GpuStepReader& r, const planfb::RouteOpT& op, std::vector<Lau
   return r.add(launches, r.gpu_.kernels.route, args);
 }
 
-Status experts(const GpuStepReader& r, const planfb::ExpertsOpT& op, std::vector<Launch>& launches) {
-  if (op.stream)
-    return refuse(r.step_, "experts that are streamed through a device", "stream", "a bank that stays on its device");
-  gpu::ExpertsArgs args = {};
-  args.x = r.in(0);
-  args.ids = r.ids(r.step_.inputs[1]);
-  args.weights = r.in(2);
-  args.filter.slots = r.slots(op.slots);
-  if (op.late != 0) args.filter.deferred = reinterpret_cast<const std::int32_t*>(r.address(r.step_.inputs[3]));
-  args.filter.late = op.late;
-  args.filter.part = static_cast<std::uint32_t>(op.part);
-  args.filter.among_all = op.late_among_all;
-  args.gate_up = r.weight(op.w_gate_up);
-  args.down = r.weight(op.w_down);
-  args.out = r.out(0);
-  args.top_k = args.ids.columns;
-  args.experts = r.plan_.model->experts;
-  args.activations = r.activations();
-  args.scratch = r.scratch();
-  return r.add(launches, r.gpu_.kernels.experts, args);
-}
-
 Status mlp(const GpuStepReader& r, const planfb::MlpOpT& op, std::vector<Launch>& launches) {
   gpu::MlpArgs args = {};
   args.x = r.in(0);
@@ -201,7 +179,7 @@ Status launches_of(const GpuStepReader& r, std::vector<Launch>& launches) {
     case Op::GqaOp: return gqa(r, *op.AsGqaOp(), launches);
     case Op::MlaOp: return mla(r, *op.AsMlaOp(), launches);
     case Op::RouteOp: return route(r, *op.AsRouteOp(), launches);
-    case Op::ExpertsOp: return experts(r, *op.AsExpertsOp(), launches);
+    case Op::ExpertsOp: return r.add(launches, kernels.experts, experts_args(r, *op.AsExpertsOp()));
     case Op::MlpOp: return mlp(r, *op.AsMlpOp(), launches);
     default: return refuse(r.step_, "an op that this executor does not run", planfb::EnumNameOp(op.type), "");
   }
@@ -274,6 +252,26 @@ Status GpuStepReader::no_kernel() const {
                                               .what = "this build has no kernel for it on a GPU",
                                               .found = planfb::EnumNameOp(step_.op.type),
                                               .remedy = "build with KTC_CUDA=ON, or run with --emulate-gpu"});
+}
+
+gpu::ExpertsArgs experts_args(const GpuStepReader& r, const planfb::ExpertsOpT& op) {
+  gpu::ExpertsArgs args = {};
+  args.x = r.in(0);
+  args.ids = r.ids(r.step_.inputs[1]);
+  args.weights = r.in(2);
+  args.filter.slots = r.slots(op.slots);
+  if (op.late != 0) args.filter.deferred = reinterpret_cast<const std::int32_t*>(r.address(r.step_.inputs[3]));
+  args.filter.late = op.late;
+  args.filter.part = static_cast<std::uint32_t>(op.part);
+  args.filter.among_all = op.late_among_all;
+  args.gate_up = r.weight(op.w_gate_up);
+  args.down = r.weight(op.w_down);
+  args.out = r.out(0);
+  args.top_k = args.ids.columns;
+  args.experts = r.plan_.model->experts;
+  args.activations = r.activations();
+  args.scratch = r.scratch();
+  return args;
 }
 
 Expected<std::vector<Launch>> resolve_launches(const GpuStepReader& reader) {

@@ -12,6 +12,7 @@ enum class Track : std::uint8_t {
   cpu,    // a step of the plan that the CPU computed, a record unpacked, a result written
   wait,   // the CPU waited for a device
   gpu,    // a device was at a step, or at a graph
+  copy,   // experts were copied to a device
 };
 
 struct TraceSlice {

@@ -159,7 +159,7 @@ std::string experts_text(Attributes text, const ExpertsOpT& op) {
   if (op.part != ExpertsPart::all) text.word("part", EnumNameExpertsPart(op.part), static_cast<std::uint64_t>(op.part));
   if (op.late != 0) text.number("late", op.late);
   if (op.late_among_all) text.flag("late_among_all", true);
-  if (op.stream) text.flag("stream", true);
+  if (op.stream) text.flag("stream", true).number("stream_group", op.stream_group);
   return text.take();
 }
 

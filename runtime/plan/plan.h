@@ -16,6 +16,7 @@
 
 #include "plan_generated.h"  // made by flatc at build time; object API: planfb::PlanT and friends
 #include "runtime/base/status.h"
+#include "runtime/formats/gpu_stream.h"
 
 namespace ktc::plan {
 
@@ -51,8 +52,10 @@ std::uint64_t features_of(const planfb::PlanT& plan);
 // Bytes that the plan's entries decide beside the arenas, as account lines state them; no check against overflow, the plan
 // verified or is being built. step_block_bytes: of category "step-block" of a GPU, the largest entry's block
 // (runtime/formats/step_block.h). record_bytes: of category "records" of the CPU, the records and results of every publish and
-// await step (runtime/formats/handoff.h), in pinned host memory.
+// await step (runtime/formats/handoff.h), in pinned host memory. stream_areas: of category "stream" of a GPU, what banks that pass
+// through it share.
 std::uint64_t step_block_bytes(const planfb::PlanT& plan);
+GpuStreamAreas stream_areas(const planfb::PlanT& plan, std::uint32_t device);
 std::uint64_t record_bytes(const planfb::PlanT& plan);
 
 // plan.ktp's bytes, footer included. Deterministic: equal plans give equal bytes.

@@ -123,7 +123,8 @@ bool StepCheck::panels(std::initializer_list<Panels> weights, std::uint16_t x_gr
     check(tile_rows == 0, "tile_rows", number(std::uint64_t{tile_rows}), "0 on a cuda device");
     const auto format = static_cast<Format>(weights.begin()->weight->format);
     for (const Panels& one : weights) {
-      if (streamed) packed_as(one.field, one.weight, one.paired ? Packing::panel_paired : Packing::panel);
+      if (streamed && !takes_packing(static_cast<Format>(one.weight->format), Packing::row_major))
+        packed_as(one.field, one.weight, one.paired ? Packing::panel_paired : Packing::panel);
       check(static_cast<Format>(one.weight->format) == format, fmt::format("format of {} {}", one.field, shown(one.weight->name)),
             std::string(to_string(static_cast<Format>(one.weight->format))),
             fmt::format("that of {}, {}", weights.begin()->field, to_string(format)));

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "runtime/formats/gpu_stream.h"
 #include "runtime/formats/handoff.h"
 #include "runtime/formats/step_block.h"
 #include "runtime/plan/verify.h"
@@ -29,6 +30,20 @@ std::uint64_t step_block_bytes(const PlanT& plan) {
     if (entry->kind != EntryKind::sample)
       most = std::max(most, step_block_layout(entry->max_tokens, entry->max_rows, entry->max_sequences, pages).bytes);
   return most;
+}
+
+GpuStreamAreas stream_areas(const PlanT& plan, std::uint32_t device) {
+  GpuStreamAreas areas;
+  for (const auto& entry : plan.entries)
+    for (const auto& step : entry->steps) {
+      const ExpertsOpT* op = step->op.AsExpertsOp();
+      if (op == nullptr || !op->stream || step->device != device) continue;
+      const WeightT& down = *plan.weights[op->w_down];
+      if (const auto stream = gpu_stream(static_cast<Format>(down.format), down.group, down.batch, down.rows, down.columns,
+                                         op->stream_group))
+        areas.add(*stream);
+    }
+  return areas;
 }
 
 std::uint64_t record_bytes(const PlanT& plan) {
@@ -84,10 +99,11 @@ Status verify_account(const PlanT& plan) {
 
 Status verify_entry_account(const PlanT& plan) {
   const std::size_t devices = plan.devices.size();
-  std::vector<std::uint64_t> block_lines(devices, 0), record_lines(devices, 0);
+  std::vector<std::uint64_t> block_lines(devices, 0), record_lines(devices, 0), stream_lines(devices, 0);
   bool gpu = false;
   for (const auto& line : plan.account) {
     if (line->category == "step-block") block_lines[line->device] += line->bytes;
+    if (line->category == "stream") stream_lines[line->device] += line->bytes;
     if (line->category == "records") record_lines[line->device] += line->bytes;
     gpu = gpu || is_gpu(plan, line->device);
   }
@@ -105,6 +121,10 @@ Status verify_entry_account(const PlanT& plan) {
     if (block_lines[d] != block)
       return wrong(place, "category \"step-block\"", bytes_text(block_lines[d]),
                    bytes_text(block) + (cuda ? ", the largest of the entries" : " on a cpu"));
+    const std::uint64_t stream = cuda ? stream_areas(plan, static_cast<std::uint32_t>(d)).total() : 0;
+    if (stream_lines[d] != stream)
+      return wrong(place, "category \"stream\"", bytes_text(stream_lines[d]),
+                   bytes_text(stream) + (cuda ? ", the largest of its steps" : " on a cpu"));
     if (record_lines[d] != records)
       return wrong(place, "category \"records\"", bytes_text(record_lines[d]),
                    bytes_text(records) + (d == 0 ? ", the sum of its hand-offs" : ": they are the cpu's"));

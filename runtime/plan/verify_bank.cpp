@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "runtime/formats/gpu_stream.h"
 #include "runtime/formats/gpu_workspace.h"
 #include "runtime/formats/workspace.h"
 #include "runtime/plan/step_check.h"
@@ -116,12 +117,16 @@ Status verify_bank(const EntrySite& site, std::size_t index) {
           fmt::format("below the model's {}", model.layers));
   check_late(c, op, top_k);
   c.check(!op.stream || c.on_gpu(), "stream", "true on a cpu", "a bank that is streamed to a cuda device");
+  c.check(op.stream == (op.stream_group != 0), "stream_group", number(std::uint64_t{op.stream_group}), op.stream ? "at least 1" : "0 without stream");
   const WeightT* gate_up = bank_weight(c, "w_gate_up", op.w_gate_up, op.stream);
   const std::uint64_t matrices = gate_up == nullptr || op.slots.empty() ? model.experts : gate_up->batch;
   const std::uint64_t intermediate = c.gate_up_is(gate_up, matrices, hidden);
   const WeightT* down = bank_weight(c, "w_down", op.w_down, op.stream);
   c.weight_is("w_down", down, matrices, hidden, intermediate);
   check_slots(c, op, matrices);
+  if (c.ok() && op.stream)
+    c.check(gpu_stream(static_cast<Format>(down->format), down->group, matrices, hidden, intermediate, op.stream_group).has_value(), "stream_group",
+            number(std::uint64_t{op.stream_group}), fmt::format("at most the bank's {}, of less than 2^59 bytes", matrices));
   if (!c.ok()) return c.take();
   const bool panels = c.panels({{"w_gate_up", gate_up, true}, {"w_down", down, false}}, op.x_granule, op.h_granule, op.tile_rows,
                                op.stream);

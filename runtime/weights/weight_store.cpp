@@ -6,9 +6,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <span>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include "runtime/weights/host_memory.h"
 #include "runtime/weights/random_weights.h"
@@ -145,6 +149,36 @@ Status populate_slice(const std::byte* address, std::size_t bytes, const std::fi
   return {};
 }
 
+// Bytes [offset, offset + to.size()) of a file, by a few threads: one alone is slower than a fast disk.
+Status read_file(const std::filesystem::path& path, std::uint64_t offset, std::span<std::byte> to) {
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.fd < 0) return make_error(StatusCode::io_error, {path.string(), "cannot open the weight file", std::strerror(errno), "", kCompileAgain});
+  std::atomic<std::size_t> next{0};
+  std::atomic<int> error{0};
+  std::atomic<bool> ended{false};
+  const auto work = [&] {
+    for (std::size_t begin = 0; error == 0 && !ended && (begin = next.fetch_add(kPopulateSlice / 4)) < to.size();) {
+      const std::size_t end = std::min(to.size(), begin + kPopulateSlice / 4);
+      while (begin < end) {
+        const ssize_t got = pread(file.fd, to.data() + begin, end - begin, static_cast<off_t>(offset + begin));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) error = errno;
+        if (got == 0) ended = true;
+        if (got <= 0) return;
+        begin += static_cast<std::size_t>(got);
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  const std::size_t count = std::min({std::size_t{8}, std::size_t{std::max(1u, std::thread::hardware_concurrency())}, to.size() / kPopulateSlice + 1});
+  for (std::size_t t = 1; t < count; ++t) threads.emplace_back(work);
+  work();
+  for (std::thread& thread : threads) thread.join();
+  if (error != 0) return make_error(StatusCode::io_error, {path.string(), "cannot read the weights", std::strerror(error), "", kCompileAgain});
+  if (ended) return corrupt(path.string(), "the file shrank while it was read", "", "");
+  return {};
+}
+
 }  // namespace
 
 WeightStore::~WeightStore() {
@@ -222,6 +256,49 @@ Expected<std::unique_ptr<WeightStore>> WeightStore::open(std::shared_ptr<const p
   return store;
 }
 
+Status WeightStore::make_resident(const std::vector<std::uint32_t>& indices, Progress progress) {
+  const planfb::PlanT& p = plan_->plan;
+  const auto storage_of = [&](std::uint32_t i) { return p.weights[i]->source == WeightSource::alias ? p.weights[i]->alias_of : i; };
+  std::vector<std::uint32_t> storages;
+  for (const std::uint32_t index : indices) {
+    const std::uint32_t storage = storage_of(index);
+    const planfb::WeightT& weight = *p.weights[storage];
+    if (weight.source == WeightSource::file && weight.bytes != 0) storages.push_back(storage);
+  }
+  std::sort(storages.begin(), storages.end());
+  storages.erase(std::unique(storages.begin(), storages.end()), storages.end());
+  std::uint64_t total = 0, done = 0;
+  for (const std::uint32_t storage : storages) total += p.weights[storage]->bytes;
+  if (total == 0) return {};
+  KTC_RETURN_IF_ERROR(check_available(total, "experts that are streamed to a GPU",
+                                      "use a machine with more memory, or compile without batch.stream_chunk"));
+  for (const std::uint32_t storage : storages) {
+    const planfb::WeightT& weight = *p.weights[storage];
+    if (progress.report != nullptr) progress.report(progress.context, done, total);
+    KTC_ASSIGN_OR_RETURN(std::byte* address, allocate(weight));
+    mappings_.push_back({address, weight.bytes});
+    const std::filesystem::path path = plan_->folder / p.weight_files[weight.file]->path;
+    KTC_RETURN_IF_ERROR(read_file(path, weight.offset, {address, weight.bytes}));
+    views_[storage].data = address;
+    resident_.push_back({weight.file, weight.offset, weight.offset + weight.bytes});
+    done += weight.bytes;
+  }
+  // what lies between two of them is padding
+  std::sort(resident_.begin(), resident_.end(), [](const Range& a, const Range& b) { return std::pair(a.file, a.begin) < std::pair(b.file, b.begin); });
+  std::vector<Range> merged;
+  for (const Range& range : resident_) {
+    if (!merged.empty() && merged.back().file == range.file && range.begin <= merged.back().end + 4096)
+      merged.back().end = std::max(merged.back().end, range.end);
+    else
+      merged.push_back(range);
+  }
+  resident_ = std::move(merged);
+  for (std::size_t i = 0; i < p.weights.size(); ++i)
+    if (p.weights[i]->source == WeightSource::alias) views_[i].data = views_[p.weights[i]->alias_of].data;
+  if (progress.report != nullptr) progress.report(progress.context, total, total);
+  return {};
+}
+
 Status WeightStore::populate(Progress progress) {
   const planfb::PlanT& p = plan_->plan;
   // What is for a GPU alone is read once more when it is uploaded, and not through these mappings.
@@ -237,6 +314,13 @@ Status WeightStore::populate(Progress progress) {
     for (std::size_t offset = 0; offset < mapping.bytes; offset += kPopulateSlice) {
       if (progress.report != nullptr) progress.report(progress.context, done, total);
       const std::size_t bytes = std::min(kPopulateSlice, mapping.bytes - offset);
+      const bool elsewhere = std::any_of(resident_.begin(), resident_.end(), [&](const Range& range) {
+        return range.file == i && range.begin <= offset && offset + bytes <= range.end;
+      });
+      if (elsewhere) {
+        done += bytes;
+        continue;
+      }
       KTC_RETURN_IF_ERROR(populate_slice(static_cast<const std::byte*>(mapping.address) + offset, bytes,
                                          plan_->folder / p.weight_files[i]->path, mapping.bytes));
       done += bytes;

@@ -50,6 +50,10 @@ class WeightStore {
   // What open() does for `populate`, later: the caller may have cheaper ways to fail first. Files of a CPU's weights alone. Fails when a file shrank meanwhile.
   Status populate(Progress progress = {});
 
+  // Reads the file weights among these (or what they are aliases of) into memory of their own, with several threads, and pointers to
+  // them change: memory that a device can pin, which a mapped file is not. For those who have kept no pointer yet.
+  Status make_resident(const std::vector<std::uint32_t>& indices, Progress progress = {});
+
   const WeightView& operator[](std::uint32_t index) const { return views_[index]; }
   std::uint64_t mapped_bytes() const { return mapped_bytes_; }
 
@@ -57,7 +61,9 @@ class WeightStore {
   WeightStore() = default;
   struct Mapping { void* address; std::size_t bytes; };
   std::shared_ptr<const plan::OpenPlan> plan_;
+  struct Range { std::uint32_t file; std::uint64_t begin, end; };
   std::vector<Mapping> mappings_;
+  std::vector<Range> resident_;  // of files: what make_resident() has read
   std::vector<WeightView> views_;
   std::uint64_t mapped_bytes_ = 0;
 };

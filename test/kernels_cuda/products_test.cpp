@@ -192,6 +192,17 @@ TEST_P(Products, Experts) {
                      scratch(gpu_experts_workspace(c.activations, c.rows, c.top_k, c.k, c.intermediate, c.experts).total())};
     run(kernels().experts, a);
     const auto got = get(out, c.rows);
+    // a bank in groups of three, in place of the whole: the sums of a token are added in another order
+    const Matrix again = output(c.rows, c.k, 4);
+    for (std::uint32_t first = 0; first < matrices; first += 3) {
+      ExpertsArgs group = a;
+      group.first = first;
+      group.accumulate = first != 0;
+      for (Weight* w : {&group.gate_up, &group.down}) w->data += first * w->matrix_bytes, w->batch = std::min(3u, matrices - first);
+      group.out = again;
+      run(kernels().experts, group);
+    }
+    const auto in_groups = get(again, c.rows);
     const std::vector<double> wide(x.begin(), x.end());
     for (std::size_t t = 0; t < c.rows; ++t) {
       const std::vector<std::int32_t> own(chosen.begin() + static_cast<long>(t * c.top_k), chosen.begin() + static_cast<long>((t + 1) * c.top_k));
@@ -208,8 +219,10 @@ TEST_P(Products, Experts) {
           slack[i] += w[k] * e.slack[i];
         }
       }
-      for (std::size_t i = 0; i < c.k; ++i)
+      for (std::size_t i = 0; i < c.k; ++i) {
         ASSERT_NEAR(got[t * c.k + i], expected[i], swiglu_tolerance(cuda(), c.kind, c.activations, slack[i])) << "token " << t << ", " << i;
+        ASSERT_NEAR(in_groups[t * c.k + i], expected[i], swiglu_tolerance(cuda(), c.kind, c.activations, slack[i])) << "token " << t << ", " << i;
+      }
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "runtime/formats/formats.h"
+#include "runtime/formats/gpu_stream.h"
 #include "runtime/formats/gpu_workspace.h"
 #include "test/plan/hybrid_plan.h"
 #include "test/plan/verify_case.h"
@@ -64,6 +65,20 @@ AccountLineT& line(PlanT& plan, std::string_view category, std::uint32_t device)
 }
 void swap_steps(EntryT& entry, std::string_view a, std::string_view b) {
   std::swap(entry.steps[index_of(entry, a)], entry.steps[index_of(entry, b)]);
+}
+
+// The hot experts' step with the cold bank, which passes through so many at once.
+void stream(PlanT& plan, std::uint32_t group) {
+  ExpertsOpT& op = *of(plan, "layers.1.mlp.experts").op.AsExpertsOp();
+  op.w_gate_up = weight_index(plan, "layers.1.cold.gate_up");
+  op.w_down = weight_index(plan, "layers.1.cold.down");
+  op.stream = true;
+  op.stream_group = group;
+}
+GpuStreamAreas areas_of_one() {
+  GpuStreamAreas areas;
+  areas.add(*gpu_stream(Format::int8, 0, 2, 16, 4, 1));
+  return areas;
 }
 
 #define KTC_PUBLISH "entry \"decode[2]\": step 8 \"layers.0.mlp.publish\": "
@@ -197,15 +212,14 @@ const std::vector<Broken> kBroken = {
        op.w_down = weight_index(p, "layers.1.cold.down");
      },
      KTC_HOT "ExpertsOp: device of w_gate_up \"layers.1.cold.gate_up\": found \"cpu\", expected the step's, \"cuda:0\""},
-    {"stream_of_rows",
-     [](PlanT& p) {
-       StepT& step = of(p, "layers.1.mlp.experts");
-       step.op.AsExpertsOp()->w_gate_up = weight_index(p, "layers.0.experts.gate_up");
-       step.op.AsExpertsOp()->w_down = weight_index(p, "layers.0.experts.down");
-       step.op.AsExpertsOp()->slots.clear();
-       step.op.AsExpertsOp()->stream = true;
-     },
-     KTC_HOT "ExpertsOp: packing of w_gate_up \"layers.0.experts.gate_up\": found row_major, expected panel_paired"},
+    {"stream_without_group", [](PlanT& p) { stream(p, 0); }, KTC_HOT "ExpertsOp: stream_group: found 0, expected at least 1"},
+    {"group_without_stream", [](PlanT& p) { of(p, "layers.1.mlp.experts").op.AsExpertsOp()->stream_group = 1; },
+     KTC_HOT "ExpertsOp: stream_group: found 1, expected 0 without stream"},
+    {"stream_of_a_larger_group", [](PlanT& p) { stream(p, 3); },
+     KTC_HOT "ExpertsOp: stream_group: found 3, expected at most the bank's 2, of less than 2^59 bytes"},
+    {"stream_account", [](PlanT& p) { stream(p, 1); },
+     "account of \"cuda:0\": category \"stream\": found 0 bytes, expected " + std::to_string(areas_of_one().total()) +
+         " bytes, the largest of its steps"},
     {"granule_on_gpu", [](PlanT& p) { of(p, "layers.1.mlp.experts").op.AsExpertsOp()->x_granule = 64; },
      KTC_HOT "ExpertsOp: x_granule: found 64, expected 0 on a cuda device"},
     {"gpu_workspace", [](PlanT& p) { of(p, "layers.1.mlp.experts").workspace = plan::kNone; },

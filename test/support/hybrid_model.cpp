@@ -164,20 +164,22 @@ class Rewriter {
     return bank;
   }
 
-  // One op of a bank; returns its output.
-  std::uint32_t compute(const StepT& from, bool hot, ExpertsPart part, std::vector<View> inputs) {
+  // One op of a bank; returns its output. streamed: a bank of the CPU on the GPU.
+  std::uint32_t compute(const StepT& from, bool hot, ExpertsPart part, std::vector<View> inputs, bool streamed = false,
+                        std::uint32_t out = plan::kNone) {
     const ExpertsOpT& op = *from.op.AsExpertsOp();
     const Bank bank = this->bank(op, hot);
-    const std::uint32_t device = hot ? kGpu : 0, top_k = model_.top_k();
+    const bool on_gpu = hot || streamed;
+    const std::uint32_t device = on_gpu ? kGpu : 0, top_k = model_.top_k();
     const std::string name = from.name + (hot ? ".hot" : "") + (part == ExpertsPart::late ? ".late" : "");
     using M = TinyModel;
     const std::uint64_t bytes =
-        hot ? gpu_experts_workspace(Format::f32, entry_->max_tokens, top_k, M::kHidden, M::kIntermediate, model_.experts()).total()
-            : experts_workspace(entry_->max_tokens, top_k, M::kIntermediate, bank.matrices).total();
-    const std::uint32_t out = add(name, BufferRole::value, Symbol::tokens, Format::f32, M::kHidden, device);
+        on_gpu ? gpu_experts_workspace(Format::f32, entry_->max_tokens, top_k, M::kHidden, M::kIntermediate, model_.experts()).total()
+               : experts_workspace(entry_->max_tokens, top_k, M::kIntermediate, bank.matrices).total();
+    if (out == plan::kNone) out = add(name, BufferRole::value, Symbol::tokens, Format::f32, M::kHidden, device);
     const std::uint32_t scratch = add(name + ".scratch", BufferRole::workspace, Symbol::workspace, Format::f32, 0, device, bytes);
     if (part != ExpertsPart::all) inputs.push_back(deferred(device));
-    StepT& step = push(name, hot ? StepKind::launch : StepKind::compute, device, std::move(inputs), {whole(out)}, scratch);
+    StepT& step = push(name, on_gpu ? StepKind::launch : StepKind::compute, device, std::move(inputs), {whole(out)}, scratch);
     ExpertsOpT to = op;
     to.w_gate_up = bank.gate_up;
     to.w_down = bank.down;
@@ -203,6 +205,8 @@ class Rewriter {
     const std::string name = from.name;
     using M = TinyModel;
     const std::uint32_t x = add(name + ".x", BufferRole::value, Symbol::tokens, Format::f32, M::kHidden, 0);
+    to.stream = streamed;
+    to.stream_group = streamed ? std::min(options_.stream_group, bank.matrices) : 0;
     const std::uint32_t ids = add(name + ".ids", BufferRole::value, Symbol::tokens, Format::i32, model_.top_k(), 0);
     const std::uint32_t weights = add(name + ".weights", BufferRole::value, Symbol::tokens, Format::f32, model_.top_k(), 0);
     StepT& up = push(name + ".up", decode ? StepKind::publish : StepKind::copy, kGpu, from.inputs, {whole(x), whole(ids), whole(weights)});
@@ -214,7 +218,26 @@ class Rewriter {
       if (!all_slots) op.slots = bank(*from.op.AsExpertsOp(), false).slots;
       up.op.Set(std::move(op));
     } else {
+  // As kt-stream-experts has it: all on the GPU, no copies.
+  void streamed_experts(const StepT& from) {
+    const bool parts = options_.late != 0 && from.op.AsExpertsOp()->layer + 1 < TinyModel::kLayers;
+    const bool hot = options_.hot != 0, hot_parts = parts && options_.scope_all;
+    const std::uint32_t out = from.outputs[0].buffer();
+    const ExpertsPart part = parts ? ExpertsPart::in_time : ExpertsPart::all;
+    const bool alone = !hot && late_cpu_ == plan::kNone;
+    std::vector<View> terms = {whole(compute(from, false, part, from.inputs, true, alone ? out : plan::kNone))};
+    if (hot) terms.push_back(whole(compute(from, true, hot_parts ? ExpertsPart::in_time : ExpertsPart::all, from.inputs)));
+    for (std::uint32_t* late : {&late_cpu_, &late_gpu_}) {
+      if (*late != plan::kNone) terms.push_back(whole(*late));
+      *late = plan::kNone;
+    }
+    if (!alone) sum(from.name + ".sum", kGpu, std::move(terms), out);
+    if (parts) late_cpu_ = compute(from, false, ExpertsPart::late, from.inputs, true);
+    if (hot_parts && hot) late_gpu_ = compute(from, true, ExpertsPart::late, from.inputs);
+  }
+
       up.op.Set(CopyOpT());
+    if (options_.stream_group != 0 && entry_->kind == EntryKind::extend) return streamed_experts(from);
     }
     const std::vector<View> on_cpu = {whole(x), whole(ids), whole(weights)};
     std::uint32_t hot_out = plan::kNone;
@@ -287,6 +310,7 @@ void write(const std::filesystem::path& path, const std::vector<std::byte>& byte
   std::ofstream file(path, std::ios::binary);
   file.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   EXPECT_TRUE(file.flush()) << path;
+    if (const std::uint64_t bytes = plan::stream_areas(plan_, kGpu).total(); bytes != 0) line(kGpu, "stream", bytes);
 }
 
 }  // namespace

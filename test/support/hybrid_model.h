@@ -16,6 +16,7 @@ struct HybridOptions {
   bool scope_all = false;           // among all experts; false: among those on the CPU
   bool defer_prefill = false, defer_decode = true;
   bool skip_empty = false;
+  std::uint32_t stream_group = 0;   // in extend entries the CPU's experts pass through the GPU, so many at once; 0: they stay
 };
 
 // Writes the plan to `folder`/hybrid.ktp and opens it; null after a failed expectation.

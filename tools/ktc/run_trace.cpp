@@ -7,8 +7,8 @@
 namespace ktc::run {
 namespace {
 
-// Rows of the trace. GPUs follow behind these.
-constexpr std::uint32_t kSteps = 0, kCpu = 1, kWaits = 2, kFirstDevice = 3;
+// Rows of the trace. GPUs follow behind these, and the copies of experts to them.
+constexpr std::uint32_t kSteps = 0, kCpu = 1, kWaits = 2, kFirstDevice = 3, kFirstCopies = 1000;
 
 std::uint32_t row_of(const exec::TraceSlice& slice) {
   switch (slice.track) {
@@ -16,6 +16,7 @@ std::uint32_t row_of(const exec::TraceSlice& slice) {
     case exec::Track::cpu: return kCpu;
     case exec::Track::wait: return kWaits;
     case exec::Track::gpu: return kFirstDevice + slice.device;
+    case exec::Track::copy: return kFirstCopies + slice.device;
   }
   return kSteps;
 }
@@ -39,6 +40,8 @@ Expected<std::unique_ptr<TraceFile>> TraceFile::create(const std::filesystem::pa
   file->out_ << "[\n" << row_name(kSteps, "steps") << ",\n" << row_name(kCpu, "cpu") << ",\n" << row_name(kWaits, "cpu waits");
   for (std::uint32_t d = 0; d < plan.devices.size(); ++d)
     if (plan.devices[d]->kind == planfb::DeviceKind::cuda) file->out_ << ",\n" << row_name(kFirstDevice + d, plan.devices[d]->name);
+  for (std::uint32_t d = 0; d < plan.devices.size(); ++d)
+    if (plan::stream_areas(plan, d).total() != 0) file->out_ << ",\n" << row_name(kFirstCopies + d, "copies to " + plan.devices[d]->name);
   if (!file->out_.flush()) return unwritable(path);
   return file;
 }
