@@ -10,12 +10,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "runtime/base/cpu_features.h"
 #include "runtime/base/status.h"
+#include "runtime/exec/expert_update.h"
 #include "runtime/exec/moments.h"
 #include "runtime/exec/trace.h"
 #include "runtime/plan/plan.h"
@@ -31,6 +33,9 @@ namespace ktc::exec {
 // mapped memory.
 enum class HandoffKind : std::uint8_t { automatic, doorbell, hostnode };
 std::string_view to_string(HandoffKind kind);
+
+enum class UpdateKind : std::uint8_t { automatic, on, off };
+std::string_view to_string(UpdateKind kind);
 
 // Told about each step that ran, by the thread that called run(). No clock is read without one.
 struct StepObserver {
@@ -65,6 +70,9 @@ struct ExecutorOptions {
   void* wedged_context = nullptr;
   void (*note)(void* context, std::string_view line) = nullptr;  // one line for people: kernels chosen, a fallback taken
   void* note_context = nullptr;
+  // Experts that change sides (Plan.moving): as long as it pays, always, never.
+  UpdateKind update = UpdateKind::automatic;
+  UpdateRules update_rules;              // every_tokens is the plan's
   // Opens a GPU of the plan; `memory`: what the plan needs there. Empty: a CUDA device, or as emulate_gpu says. For tests.
   std::function<Expected<std::unique_ptr<device::Device>>(const planfb::DeviceT& device, std::uint64_t memory)> open_device;
 };
@@ -115,6 +123,8 @@ class Executor {
   virtual int threads() const = 0;
   virtual IsaLevel isa() const = 0;
   virtual Busy busy() const { return {}; }
+  // What moving experts did since the plan was opened; nothing where none move.
+  virtual std::optional<UpdateTrial> updates() const { return {}; }
   // How layers are handed over; meaningless for plans without a hand-off.
   virtual HandoffKind handoff() const { return HandoffKind::automatic; }
 };

@@ -8,6 +8,7 @@
 
 #include "runtime/base/units.h"
 #include "runtime/exec/emulated_kernels.h"
+#include "runtime/exec/moving_slots.h"
 #include "runtime/exec/kv_layout.h"
 #include "runtime/formats/gpu_rows.h"
 #include "runtime/formats/gpu_workspace.h"
@@ -46,8 +47,8 @@ std::uint32_t most_tokens(const planfb::PlanT& plan) {
 
 // What a device will hold, in bytes.
 struct Needs {
-  std::uint64_t arena = 0, weights = 0, cache = 0, block = 0, tables = 0, stream = 0;
-  std::uint64_t total() const { return arena + weights + cache + block + tables + stream; }
+  std::uint64_t arena = 0, weights = 0, cache = 0, block = 0, tables = 0, stream = 0, spare = 0;
+  std::uint64_t total() const { return arena + weights + cache + block + tables + stream + spare; }
 };
 
 struct TablePlan {
@@ -56,6 +57,7 @@ struct TablePlan {
   };
   std::vector<Rope> ropes;
   std::map<std::vector<std::int32_t>, std::uint64_t> slots;
+  std::map<std::uint32_t, std::uint64_t> moving;
   std::uint64_t bytes = 0;
 };
 
@@ -77,6 +79,8 @@ TablePlan plan_tables(const planfb::PlanT& plan, std::uint32_t device) {
         tables.slots.emplace(*slots, layout.add(slots->size() * sizeof(std::int32_t)));
     }
   }
+  // one of its own for each bank: equal ones do not stay equal
+  for (const auto& [weight, slots] : moving_slots(plan)) tables.moving.emplace(weight, layout.add(slots.size() * sizeof(std::int32_t)));
   tables.bytes = layout.bytes();
   return tables;
 }
@@ -90,11 +94,12 @@ Needs needs_of(const planfb::PlanT& plan, std::uint32_t device) {
     if (cache->device == device) needs.cache += align256(gpu_cache_bytes(*cache));
   needs.block = align256(plan::step_block_bytes(plan));
   needs.tables = plan_tables(plan, device).bytes;
+  needs.spare = align256(plan::spare_bytes(plan, device));
+  needs.stream = align256(plan::stream_areas(plan, device).total());
   return needs;
 }
 
 // "cuda:3" -> 3.
-  needs.stream = align256(plan::stream_areas(plan, device).total());
 Expected<int> ordinal_of(const std::string& name) {
   int ordinal = 0;
   const std::size_t colon = name.find(':');
@@ -193,6 +198,13 @@ Status allocate_tables(const planfb::PlanT& plan, Gpu& gpu) {
                                               slots.size() * sizeof(std::int32_t)));
     gpu.slots.emplace(slots, reinterpret_cast<const std::int32_t*>(base + at));
   }
+  const MovingSlots moving = moving_slots(plan);
+  for (const auto& [weight, at] : tables.moving) {
+    const std::vector<std::int32_t>& slots = moving.at(weight);
+    KTC_RETURN_IF_ERROR(stream.copy_to_device(base + at, reinterpret_cast<const std::byte*>(slots.data()),
+                                              slots.size() * sizeof(std::int32_t)));
+    gpu.moving_slots.emplace(weight, reinterpret_cast<std::int32_t*>(base + at));
+  }
   return stream.wait();
 }
 
@@ -201,6 +213,9 @@ Status allocate(const planfb::PlanT& plan, const Needs& needs, Gpu& gpu) {
     KTC_ASSIGN_OR_RETURN(gpu.arena, gpu.device->allocate(needs.arena, "arena"));
   }
   KTC_RETURN_IF_ERROR(allocate_weights(plan, gpu));
+  if (needs.spare != 0) {
+    KTC_ASSIGN_OR_RETURN(gpu.spare, gpu.device->allocate(needs.spare, "experts that arrive"));
+  }
   for (const auto& cache : plan.caches) {
     gpu.caches.emplace_back();
     if (cache->device != gpu.index) continue;

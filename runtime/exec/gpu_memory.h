@@ -23,12 +23,13 @@ struct Gpu {
   std::uint32_t index = 0;                       // in Plan.devices
   weights::HostBlock host_block[2];              // pinned: the step block as the host fills it, of two steps
   std::unique_ptr<device::Device> device;        // behind what it pins, before its blocks: freed in between
-  device::Block arena, weights, step_block, tables;
+  device::Block arena, weights, step_block, tables, spare;
   std::vector<device::Block> caches;             // by Plan.caches, empty where the cache is elsewhere
   gpu::KernelSet kernels;                        // of the device
   std::vector<gpu::Weight> weight;               // by Plan.weights, no data where the weight is elsewhere
   std::vector<GpuRope> ropes;                    // by Plan.ropes
   std::map<std::vector<std::int32_t>, const std::int32_t*> slots;  // of experts ops, on the device
+  std::map<std::uint32_t, std::int32_t*> moving_slots;  // the same by Plan.weights index of gate_up, of banks whose experts move
   std::unique_ptr<device::Event> before, after;  // of a copy beside the computation
 
   device::Stream& compute() const { return device->compute(); }

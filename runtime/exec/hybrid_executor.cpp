@@ -6,11 +6,12 @@
 #include <set>
 
 #include "runtime/exec/cpu_side.h"
+#include "runtime/exec/expert_mover.h"
 #include "runtime/exec/gpu_memory.h"
 #include "runtime/exec/hybrid_handoff.h"
 #include "runtime/exec/hybrid_resolve.h"
-#include "runtime/exec/hybrid_trace.h"
 #include "runtime/exec/hybrid_stream.h"
+#include "runtime/exec/hybrid_trace.h"
 #include "runtime/exec/spin_wait.h"
 #include "runtime/exec/step_block_fill.h"
 
@@ -39,14 +40,16 @@ class HybridExecutor final : public Executor {
   IsaLevel isa() const override { return cpu_.kernels.level; }
   Busy busy() const override { return busy_; }
   HandoffKind handoff() const override { return handoff_; }
+  std::optional<UpdateTrial> updates() const override { return mover_ == nullptr ? std::nullopt : std::optional(mover_->total()); }
 
  private:
   const planfb::CacheT& cache() const { return *plan_->plan.caches[0]; }
   Status allocate();
   Status open_handoff();
+  Status open_mover();
+  Status hold_streamed();
   Status capture(HybridProgram& program);
 
-  Status hold_streamed();
   Status run_entry(HybridProgram& program, std::span<const StepSequence> sequences);
   Status begin_step(HybridProgram& program, std::span<const StepSequence> sequences);
   Status walk(HybridProgram& program);
@@ -58,24 +61,27 @@ class HybridExecutor final : public Executor {
   Status wait_copies();
   Status give_up(Status status);
   void count_activations(const HybridProgram& program) const;
+  void end_update(bool decode);
   void beat();
 
   std::shared_ptr<const plan::OpenPlan> plan_;
   ExecutorOptions options_;
   // In the order of their making: host memory that devices pinned goes last.
+  MovingSlots slots_;
   CpuSide cpu_;
   HostBlock logits_, staged_, counted_;
   std::unique_ptr<weights::WeightStore> weights_;
   std::unique_ptr<Watchdog> watchdog_;
   std::vector<Gpu> gpus_;
+  std::unique_ptr<ExpertMover> mover_;  // null: nothing moves
   std::vector<Handoff> handoffs_;  // by gpu
+  std::vector<Streamer> streamers_;  // by gpu
   std::vector<HybridProgram> programs_;
   std::vector<EntryBounds> bounds_;
 
   HandoffKind handoff_ = HandoffKind::doorbell;
   bool cpu_ropes_ = false;          // some attention is on the CPU
   std::uint32_t epoch_ = 0;
-  std::vector<Streamer> streamers_;  // by gpu
   std::vector<bool> copying_;       // by gpu: copies are on their way
   std::vector<std::uint32_t> launched_;  // by graph of the entry: the epoch of its last launch
   Counts counts_;                   // what devices compute in this step
@@ -95,9 +101,12 @@ Expected<std::unique_ptr<Executor>> HybridExecutor::create(std::shared_ptr<const
   const planfb::PlanT& p = e.plan_->plan;
   e.watchdog_ = std::make_unique<Watchdog>(options.watchdog, options.wedged, options.wedged_context);
   if (options.tracer.report != nullptr) e.trace_ = std::make_unique<TraceRecorder>();
+  e.slots_ = moving_slots(p);
+  e.cpu_.memory.moving = &e.slots_;
   KTC_RETURN_IF_ERROR(e.allocate());
   KTC_RETURN_IF_ERROR(e.open_handoff());
   KTC_ASSIGN_OR_RETURN(e.weights_, weights::WeightStore::open(e.plan_, false));
+  KTC_RETURN_IF_ERROR(e.hold_streamed());
   HybridMemory memory{&e.gpus_, &e.cpu_.memory, e.logits_.data(), e.staged_.data(), e.counted_.data()};
   std::vector<const std::vector<Step>*> steps;
   for (const EntryBounds& bounds : e.bounds_) {
@@ -106,13 +115,13 @@ Expected<std::unique_ptr<Executor>> HybridExecutor::create(std::shared_ptr<const
   }
   for (const HybridProgram& program : e.programs_) {
     steps.push_back(&program.cpu_steps);
-  KTC_RETURN_IF_ERROR(e.hold_streamed());
     for (const Step& step : program.cpu_steps)
       e.cpu_ropes_ = e.cpu_ropes_ || std::holds_alternative<GqaStep>(step) || std::holds_alternative<MlaStep>(step);
   }
   KTC_RETURN_IF_ERROR(e.cpu_.start(p, *e.weights_, steps, options.threads));
   KTC_RETURN_IF_ERROR(upload_weights(*e.plan_, *e.weights_, e.gpus_, options.progress));
   if (options.populate) KTC_RETURN_IF_ERROR(e.weights_->populate(options.progress));
+  if (!p.moving.empty() && options.update != UpdateKind::off) KTC_RETURN_IF_ERROR(e.open_mover());
   for (HybridProgram& program : e.programs_) {
     if (!program.bounds.decode) continue;
     // Once as it stands: kernels are loaded now and not while a wait holds the device.
@@ -139,22 +148,24 @@ HybridExecutor::~HybridExecutor() {
   bool all_quiet = true;
   for (Gpu& gpu : gpus_) all_quiet = quiet(gpu.compute()) && quiet(gpu.copies()) && all_quiet;
   if (all_quiet) return;
+  if (mover_ != nullptr) mover_->stop();  // it reads weights, which go
   struct Left {
     HostBlock arena, logits, staged, counted;
+    std::unique_ptr<weights::WeightStore> weights;
     std::unique_ptr<Watchdog> watchdog;
     std::vector<Gpu> gpus;
+    std::vector<Streamer> streamers;
+    std::unique_ptr<ExpertMover> mover;
     std::vector<Handoff> handoffs;
     std::vector<HybridProgram> programs;
     std::unique_ptr<TraceRecorder> trace;
   };
   static std::vector<Left>* const left = new std::vector<Left>;
   left->push_back({std::move(cpu_.arena), std::move(logits_), std::move(staged_), std::move(counted_), std::move(weights_),
-                   std::move(watchdog_), std::move(gpus_), std::move(streamers_), std::move(handoffs_), std::move(programs_), std::move(trace_)});
+                   std::move(watchdog_), std::move(gpus_), std::move(streamers_), std::move(mover_), std::move(handoffs_), std::move(programs_), std::move(trace_)});
 }
-    std::unique_ptr<weights::WeightStore> weights;
 
 Status HybridExecutor::allocate() {
-    std::vector<Streamer> streamers;
   const planfb::PlanT& p = plan_->plan;
   const StagedBytes staged = staged_bytes(p);
   const std::uint64_t counted = options_.expert_counts.empty() ? 0 : staged.counted;
@@ -164,7 +175,7 @@ Status HybridExecutor::allocate() {
     KTC_ASSIGN_OR_RETURN(Streamer streamer, Streamer::open(*gpu.device, plan::stream_areas(p, gpu.index)));
     streamers_.push_back(std::move(streamer));
   }
-  KTC_RETURN_IF_ERROR(cpu_.open(p, options_, staged.logits + staged.between_gpus + counted + plan::record_bytes(p)));
+  KTC_RETURN_IF_ERROR(cpu_.open(p, options_, staged.logits + staged.between_gpus + counted + plan::record_bytes(p) + plan::spare_host_bytes(p)));
   KTC_ASSIGN_OR_RETURN(logits_, HostBlock::allocate(staged.logits, "logits"));
   KTC_ASSIGN_OR_RETURN(staged_, HostBlock::allocate(staged.between_gpus, "values between devices"));
   KTC_ASSIGN_OR_RETURN(counted_, HostBlock::allocate(counted, "ids of experts"));
@@ -174,17 +185,6 @@ Status HybridExecutor::allocate() {
   return {};
 }
 
-Status HybridExecutor::open_handoff() {
-  handoff_ = options_.handoff == HandoffKind::automatic ? HandoffKind::doorbell : options_.handoff;
-  std::vector<Handoff> opened;
-  for (Gpu& gpu : gpus_) {
-    std::vector<RecordArea> areas = record_areas(plan_->plan, gpu.index);
-    if (handoff_ == HandoffKind::doorbell) {
-      Expected<Handoff> handoff = Handoff::open_doorbell(*gpu.device, std::move(areas));
-      if (handoff.ok()) {
-        opened.push_back(std::move(handoff).value());
-        watchdog_->watch_words(opened.back().words());
-        continue;
 // What is streamed lies in memory that devices have pinned: copies from it run at the full rate, and beside the host's work.
 Status HybridExecutor::hold_streamed() {
   const std::vector<std::uint32_t> streamed = streamed_weights(plan_->plan);
@@ -204,6 +204,27 @@ Status HybridExecutor::hold_streamed() {
   return {};
 }
 
+Status HybridExecutor::open_mover() {
+  MoverOptions options;
+  options.rules = options_.update_rules;
+  options.rules.every_tokens = plan_->plan.update_every_tokens;
+  options.always = options_.update == UpdateKind::on;
+  options.threads = cpu_.workers->threads();
+  KTC_ASSIGN_OR_RETURN(mover_, ExpertMover::open(plan_->plan, gpus_, *weights_, slots_, options));
+  return {};
+}
+
+Status HybridExecutor::open_handoff() {
+  handoff_ = options_.handoff == HandoffKind::automatic ? HandoffKind::doorbell : options_.handoff;
+  std::vector<Handoff> opened;
+  for (Gpu& gpu : gpus_) {
+    std::vector<RecordArea> areas = record_areas(plan_->plan, gpu.index);
+    if (handoff_ == HandoffKind::doorbell) {
+      Expected<Handoff> handoff = Handoff::open_doorbell(*gpu.device, std::move(areas));
+      if (handoff.ok()) {
+        opened.push_back(std::move(handoff).value());
+        watchdog_->watch_words(opened.back().words());
+        continue;
       }
       if (options_.handoff == HandoffKind::doorbell) return handoff.status();
       if (options_.note != nullptr)
@@ -246,6 +267,7 @@ Expected<StepResult> HybridExecutor::run(std::span<const StepSequence> sequences
   HybridProgram& program = programs_[chosen];
   KTC_RETURN_IF_ERROR(run_entry(program, sequences));
   count_activations(program);
+  end_update(program.bounds.decode);
   StepResult result;
   result.logits = program.logits.data;
   result.row_stride = program.logits.stride;
@@ -283,6 +305,7 @@ Status HybridExecutor::begin_step(HybridProgram& program, std::span<const StepSe
   counts_ = program.bounds.decode ? program.bound_counts()
                                   : Counts{static_cast<std::uint32_t>(cpu_.state.tokens), static_cast<std::uint32_t>(cpu_.state.rows),
                                            static_cast<std::uint32_t>(sequences.size())};
+  if (mover_ != nullptr) KTC_RETURN_IF_ERROR(mover_->advance());
   launched_.assign(program.graphs.size(), 0);
   skipped_ = plan::kNone;
   for (Gpu& gpu : gpus_) {
@@ -290,6 +313,8 @@ Status HybridExecutor::begin_step(HybridProgram& program, std::span<const StepSe
     const std::uint64_t bytes = fill_step_block(plan_->plan, program.bounds, program.block, sequences, epoch_, block);
     KTC_RETURN_IF_ERROR(gpu.compute().copy_to_device(gpu.step_block.data(), block, bytes));
   }
+  for (std::size_t g = 0; g < gpus_.size(); ++g)
+    KTC_RETURN_IF_ERROR(streamers_[g].begin(*gpus_[g].device, program.streams, program.pieces[g], trace_.get(), gpus_[g].index));
   return {};
 }
 
@@ -313,13 +338,13 @@ Status HybridExecutor::walk(HybridProgram& program) {
         const std::uint64_t end = trace_now();
         busy_.cpu += end - begin;
         if (trace_ != nullptr) trace_->add({.track = Track::cpu, .name = step.name, .begin = begin, .end = end});
-  for (std::size_t g = 0; g < gpus_.size(); ++g)
-    KTC_RETURN_IF_ERROR(streamers_[g].begin(*gpus_[g].device, program.streams, program.pieces[g], trace_.get(), gpus_[g].index));
         skipped_ = plan::kNone;
         KTC_RETURN_IF_ERROR(launch(program, step));
         break;
       }
       case StepKind::compute: {
+        if (mover_ != nullptr && step.moving.ids.data != nullptr)
+          mover_->count(step.moving.index, step.moving.ids, cpu_.state.count(step.moving.of_rows), program.bounds.decode);
         if (step.skipped_with != plan::kNone && step.skipped_with == skipped_) break;
         KTC_RETURN_IF_ERROR(wait_copies());
         const std::uint64_t begin = trace_now();
@@ -332,6 +357,7 @@ Status HybridExecutor::walk(HybridProgram& program) {
         cpu_.state.near = nullptr;
         const std::uint64_t end = trace_now();
         busy_.cpu += end - begin;
+        if (mover_ != nullptr && step.moving.index != plan::kNone && program.bounds.decode) mover_->add_cold(end - begin);
         if (options_.observer.report != nullptr)
           options_.observer.report(options_.observer.context, program.bounds.entry, step.step, step.name, end - begin);
         if (trace_ != nullptr) trace_->add({.track = Track::cpu, .name = step.name, .begin = begin, .end = end});
@@ -353,6 +379,11 @@ Status HybridExecutor::launch(HybridProgram& program, const HybridStep& step) {
     if (trace_ != nullptr) KTC_RETURN_IF_ERROR(trace_->begin(stream, gpus_[step.gpu].index, plan_->plan.entries[program.bounds.entry]->graphs[step.graph]->name));
     KTC_RETURN_IF_ERROR(stream.launch(*program.graphs[step.graph]));
     return trace_ != nullptr ? trace_->end(stream) : Status();
+  }
+  if (step.stream != plan::kNone) {  // shows by itself when it waits for copies
+    KTC_RETURN_IF_ERROR(streamers_[step.gpu].run(program.streams[step.stream], counts_).with_context(step.name));
+    for (const Launch& launch : step.launches) KTC_RETURN_IF_ERROR(launch(stream, counts_).with_context(step.name));
+    return {};
   }
   if (trace_ != nullptr) KTC_RETURN_IF_ERROR(trace_->begin(stream, gpus_[step.gpu].index, step.name));
   for (const Launch& launch : step.launches) KTC_RETURN_IF_ERROR(launch(stream, counts_).with_context(step.name));
@@ -380,11 +411,6 @@ Status HybridExecutor::copy(const HybridProgram& program, const HybridStep& step
       return wait_copies();  // the area in between is used again
     }
     KTC_RETURN_IF_ERROR(beside(copy.to_gpu, copy.down, false));
-  if (step.stream != plan::kNone) {  // shows by itself when it waits for copies
-    KTC_RETURN_IF_ERROR(streamers_[step.gpu].run(program.streams[step.stream], counts_).with_context(step.name));
-    for (const Launch& launch : step.launches) KTC_RETURN_IF_ERROR(launch(stream, counts_).with_context(step.name));
-    return {};
-  }
   }
   return {};
 }
@@ -487,6 +513,11 @@ Status HybridExecutor::give_up(Status status) {
   return broken_;
 }
 
+void HybridExecutor::end_update(bool decode) {
+  if (mover_ == nullptr || !mover_->end_step(cpu_.state.tokens, decode) || options_.note == nullptr) return;
+  options_.note(options_.note_context, "experts stay where they are from now on, moving them did not pay: " + to_text(*mover_->ended_trial()));
+}
+
 void HybridExecutor::count_activations(const HybridProgram& program) const {
   for (const CountedIds& counted : program.counted) {
     const std::size_t rows = counted.copy.of_rows ? cpu_.state.rows : cpu_.state.tokens;
@@ -501,6 +532,15 @@ void HybridExecutor::count_activations(const HybridProgram& program) const {
 }
 
 }  // namespace
+
+std::string_view to_string(UpdateKind kind) {
+  switch (kind) {
+    case UpdateKind::automatic: return "auto";
+    case UpdateKind::on: return "on";
+    case UpdateKind::off: return "off";
+  }
+  return "unknown";
+}
 
 std::string_view to_string(HandoffKind kind) {
   switch (kind) {

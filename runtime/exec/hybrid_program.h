@@ -53,6 +53,13 @@ struct AwaitStep {
   Matrix result, staged;
 };
 
+// What a step of the CPU says about experts that move.
+struct MovingStep {
+  std::uint32_t index = plan::kNone;  // in Plan.moving; kNone: its experts do not
+  Ids ids;                            // of the router; no data: another step of the layer counts them
+  bool of_rows = false;
+};
+
 struct HybridStep {
   planfb::StepKind kind = planfb::StepKind::compute;
   std::uint32_t step = 0;              // index in the entry's steps; kNone: made by the executor (rope tables)
@@ -61,6 +68,8 @@ struct HybridStep {
   std::string name;
   std::vector<Launch> launches;        // launch, publish, await
   std::uint32_t at = 0;                // compute: in cpu_steps; copy: in copies; publish, await: the record
+  std::uint32_t stream = plan::kNone;  // launch: its experts, in streams; before its launches
+  MovingStep moving;                   // compute
   // compute: every value of this step comes from record `at_record` and serves its await alone: nothing to do when the record
   // has no pairs for the CPU and the await does not wait then.
   std::uint32_t skipped_with = plan::kNone;
@@ -68,7 +77,6 @@ struct HybridStep {
 };
 
 // Ids of a router on a device, copied to the host for the counts of activations.
-  std::uint32_t stream = plan::kNone;  // launch: its experts, in streams; before its launches
 struct CountedIds {
   std::uint64_t* counts = nullptr;       // of the layer
   const std::int32_t* slots = nullptr;   // host; null: every expert is the op's
@@ -76,14 +84,6 @@ struct CountedIds {
   CopyRows copy;
 };
 
-struct HybridProgram {
-  EntryBounds bounds;
-  std::string name;
-  StepBlockLayout block;
-  std::vector<HybridStep> steps;
-  std::vector<Step> cpu_steps;
-  std::vector<CopyStep> copies;
-  std::vector<RecordStep> records;     // by number
 // One experts step of kind `stream`.
 struct StreamStep {
   std::string name;
@@ -107,8 +107,18 @@ struct StreamPiece {
   bool last_use = true;            // what it needs is not needed by the next piece
 };
 
+struct HybridProgram {
+  EntryBounds bounds;
+  std::string name;
+  StepBlockLayout block;
+  std::vector<HybridStep> steps;
+  std::vector<Step> cpu_steps;
+  std::vector<CopyStep> copies;
+  std::vector<RecordStep> records;     // by number
   std::vector<AwaitStep> awaits;       // by number of their record
   std::vector<CountedIds> counted;
+  std::vector<StreamStep> streams;
+  std::vector<std::vector<StreamPiece>> pieces;  // by gpu, in the order of its steps; none of them: no stream
   std::vector<Ids> ids, positions, output_rows, deferred;  // inputs on the CPU
   Matrix logits;                       // on the host
   std::uint32_t logits_gpu = plan::kNone;  // the device that they are copied from; kNone: computed on the CPU
@@ -117,7 +127,5 @@ struct StreamPiece {
 
   Counts bound_counts() const { return {bounds.max_tokens, bounds.max_rows, bounds.max_sequences}; }
 };
-  std::vector<StreamStep> streams;
-  std::vector<std::vector<StreamPiece>> pieces;  // by gpu, in the order of its steps; none of them: no stream
 
 }  // namespace ktc::exec

@@ -117,6 +117,7 @@ class Resolver {
       KTC_ASSIGN_OR_RETURN(Step native, resolve_step(plan_, entry_, from, weights_, kernels_, *memory_.cpu));
       to.at = static_cast<std::uint32_t>(program_.cpu_steps.size());
       program_.cpu_steps.push_back(native);
+      if (const auto* op = from.op.AsExpertsOp()) to.moving = moving(from, *op);
       program_.steps.push_back(std::move(to));
       return {};
     }
@@ -167,12 +168,31 @@ class Resolver {
     CountedIds counted;
     counted.counts = memory_.cpu->expert_counts.data() + std::size_t{op.layer} * plan_.model->experts;
     counted.slots = op.slots.empty() ? nullptr : op.slots.data();
+    if (const MovingSlots* moving = memory_.cpu->moving; moving != nullptr && moving->contains(op.w_gate_up))
+      counted.slots = moving->at(op.w_gate_up).data();
     counted.experts = plan_.model->experts;
     counted.top_k = static_cast<std::uint32_t>(ids.columns());
     counted.copy = rows_between(ids, gpu(from.device), memory_.counted, entry_.buffers[ids.buffer()]->row_bytes, true);
     memory_.counted += span_bytes(entry_, ids);
     program_.counted.push_back(counted);
     to.launches.push_back([copy = counted.copy](device::Stream& stream, const Counts& counts) { return copy.run(stream, true, counts); });
+  }
+
+  MovingStep moving(const planfb::StepT& from, const planfb::ExpertsOpT& op) const {
+    MovingStep step;
+    for (std::uint32_t i = 0; i < plan_.moving.size(); ++i)
+      if (plan_.moving[i]->w_cold_gate_up == op.w_gate_up) step.index = i;
+    if (step.index == plan::kNone || !counts_here(&op)) return step;
+    step.ids = cpu_rows<std::int32_t>(from.inputs[1]);
+    step.of_rows = entry_.buffers[from.inputs[1].buffer()]->symbol == Symbol::rows;
+    return step;
+  }
+  // gate_up of the CPU's experts that read published ids.
+  std::uint32_t bank_of(std::uint32_t ids) const {
+    for (const auto& step : entry_.steps)
+      if (const auto* op = step->op.AsExpertsOp(); op != nullptr && step->kind == StepKind::compute && step->inputs[1].buffer() == ids)
+        return op->w_gate_up;
+    return plan::kNone;
   }
 
   // `free`: what lies between the rows on the host is nobody's.
@@ -231,7 +251,7 @@ class Resolver {
     args.x = reader.in(0);
     args.ids = reader.ids(from.inputs[1]);
     args.weights = reader.in(2);
-    args.slots = reader.slots(op.slots);
+    args.slots = reader.slots(bank_of(from.outputs[1].buffer()), op.slots);
     args.top_k = record.area->top_k;
     args.record = record.area->device;
     args.format = record.area->format;

@@ -59,7 +59,11 @@ class GpuStepReader {
   const float* vector(std::uint32_t w) const {
     return w == plan::kNone ? nullptr : reinterpret_cast<const float*>(gpu_.weight[w].data);
   }
-  const std::int32_t* slots(const std::vector<std::int32_t>& slots) const { return slots.empty() ? nullptr : gpu_.slots.at(slots); }
+  // Of the bank with this gate_up: a table of its own where its experts move, else one for all equal ones.
+  const std::int32_t* slots(std::uint32_t w_gate_up, const std::vector<std::int32_t>& slots) const {
+    if (const auto moving = gpu_.moving_slots.find(w_gate_up); moving != gpu_.moving_slots.end()) return moving->second;
+    return slots.empty() ? nullptr : gpu_.slots.at(slots);
+  }
   Format activations() const { return static_cast<Format>(step_.activations); }
   const std::int32_t* block_at(std::uint64_t offset) const {
     return reinterpret_cast<const std::int32_t*>(gpu_.step_block.data() + offset);
@@ -96,13 +100,13 @@ class GpuStepReader {
   const StepBlockLayout& block_;
 };
 
+// Arguments of a routed experts step, but for counts and, where its bank is elsewhere, the bank.
+gpu::ExpertsArgs experts_args(const GpuStepReader& reader, const planfb::ExpertsOpT& op);
+
 // Kernels of a step of kind `launch`.
 Expected<std::vector<Launch>> resolve_launches(const GpuStepReader& reader);
 
 // Fills the rope table `index` for the positions of the step.
-// Arguments of a routed experts step, but for counts and, where its bank is elsewhere, the bank.
-gpu::ExpertsArgs experts_args(const GpuStepReader& reader, const planfb::ExpertsOpT& op);
-
 Expected<Launch> rope_launch(const GpuStepReader& reader, std::uint32_t index);
 
 }  // namespace ktc::exec

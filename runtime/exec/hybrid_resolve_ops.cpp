@@ -259,7 +259,7 @@ gpu::ExpertsArgs experts_args(const GpuStepReader& r, const planfb::ExpertsOpT& 
   args.x = r.in(0);
   args.ids = r.ids(r.step_.inputs[1]);
   args.weights = r.in(2);
-  args.filter.slots = r.slots(op.slots);
+  args.filter.slots = r.slots(op.w_gate_up, op.slots);
   if (op.late != 0) args.filter.deferred = reinterpret_cast<const std::int32_t*>(r.address(r.step_.inputs[3]));
   args.filter.late = op.late;
   args.filter.part = static_cast<std::uint32_t>(op.part);

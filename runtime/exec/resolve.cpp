@@ -30,6 +30,8 @@ Status fill_routing(const StepReader& r, const planfb::ExpertsOpT& op, std::byte
   s.first = reinterpret_cast<std::uint32_t*>(area + pairs_bytes);
   s.pair_weight = reinterpret_cast<float*>(area + pairs_bytes + offsets_bytes);
   s.filter.slots = op.slots.empty() ? nullptr : op.slots.data();
+  if (r.memory_.moving != nullptr)
+    if (const auto moving = r.memory_.moving->find(op.w_gate_up); moving != r.memory_.moving->end()) s.filter.slots = moving->second.data();
   s.filter.ids = op.slots.empty() ? s.experts : op.slots.size();
   s.filter.late = op.late;
   s.filter.part = static_cast<PairFilter::Part>(op.part);

@@ -35,6 +35,7 @@ class Dump {
     line("  target {}", quote(plan_.target));
     if (plan_.defer_prefill) line("  defer_prefill true");
     if (!plan_.defer_decode) line("  defer_decode false");
+    if (plan_.update_every_tokens != 0) line("  update_every_tokens {}", plan_.update_every_tokens);
     model(*plan_.model);
     for (const auto& device : plan_.devices)
       line("device {} {} arena_bytes={}", quote(device->name),
@@ -44,6 +45,9 @@ class Dump {
     weights();
     for (std::size_t i = 0; i < plan_.ropes.size(); ++i) rope(i, *plan_.ropes[i]);
     for (const auto& cache : plan_.caches) this->cache(*cache);
+    for (const auto& moving : plan_.moving)
+      line("moving layer={} cold={}, {} hot={}, {} slots={}", moving->layer, weight(moving->w_cold_gate_up), weight(moving->w_cold_down),
+           weight(moving->w_hot_gate_up), weight(moving->w_hot_down), detail::slots_text(moving->slots));
     for (const auto& entry : plan_.entries) this->entry(*entry);
     policy();
     return std::move(text_);
@@ -66,6 +70,10 @@ class Dump {
 
   std::string device(std::uint32_t index) const {
     return index < plan_.devices.size() ? quote(plan_.devices[index]->name) : fmt::format("invalid({})", index);
+  }
+
+  std::string weight(std::uint32_t index) const {
+    return index < plan_.weights.size() ? quote(plan_.weights[index]->name) : fmt::format("invalid({})", index);
   }
 
   void model(const ModelT& model) {

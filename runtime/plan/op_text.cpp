@@ -123,23 +123,6 @@ std::string route_text(Attributes text, const RouteOpT& op) {
   return text.number("topk_groups", op.topk_groups).take();
 }
 
-// Experts and their matrices, "0-3:0, 9:4": experts 0 to 3 have matrices 0 to 3, expert 9 has 4.
-std::string slots_text(const std::vector<std::int32_t>& slots) {
-  std::string text;
-  for (std::size_t e = 0; e < slots.size();) {
-    std::size_t end = e + 1;
-    if (slots[e] == -1) {
-      ++e;
-      continue;
-    }
-    while (end < slots.size() && slots[e] >= 0 && static_cast<std::int64_t>(slots[end]) - slots[e] == static_cast<std::int64_t>(end - e)) ++end;
-    text += text.empty() ? "" : ", ";
-    text += end == e + 1 ? fmt::format("{}:{}", e, slots[e]) : fmt::format("{}-{}:{}", e, end - 1, slots[e]);
-    e = end;
-  }
-  return "[" + text + "]";
-}
-
 // Only what weights in panels have.
 template <typename T>
 void tile_text(Attributes& text, const T& op) {
@@ -218,6 +201,23 @@ std::string op_text(const PlanT& plan, const OpUnion& op) {
     case Op::NONE: break;
   }
   return text.take();
+}
+
+// Experts and their matrices, "0-3:0, 9:4": experts 0 to 3 have matrices 0 to 3, expert 9 has 4.
+std::string slots_text(const std::vector<std::int32_t>& slots) {
+  std::string text;
+  for (std::size_t e = 0; e < slots.size();) {
+    std::size_t end = e + 1;
+    if (slots[e] == -1) {
+      ++e;
+      continue;
+    }
+    while (end < slots.size() && slots[e] >= 0 && static_cast<std::int64_t>(slots[end]) - slots[e] == static_cast<std::int64_t>(end - e)) ++end;
+    text += text.empty() ? "" : ", ";
+    text += end == e + 1 ? fmt::format("{}:{}", e, slots[e]) : fmt::format("{}-{}:{}", e, end - 1, slots[e]);
+    e = end;
+  }
+  return "[" + text + "]";
 }
 
 }  // namespace ktc::plan::detail

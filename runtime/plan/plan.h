@@ -55,6 +55,9 @@ std::uint64_t features_of(const planfb::PlanT& plan);
 // await step (runtime/formats/handoff.h), in pinned host memory. stream_areas: of category "stream" of a GPU, what banks that pass
 // through it share.
 std::uint64_t step_block_bytes(const planfb::PlanT& plan);
+// spare_bytes, spare_host_bytes: of category "spare" of a GPU and of the CPU, for experts that move (runtime/formats/moving.h).
+std::uint64_t spare_bytes(const planfb::PlanT& plan, std::uint32_t device);
+std::uint64_t spare_host_bytes(const planfb::PlanT& plan);
 GpuStreamAreas stream_areas(const planfb::PlanT& plan, std::uint32_t device);
 std::uint64_t record_bytes(const planfb::PlanT& plan);
 

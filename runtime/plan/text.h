@@ -15,6 +15,7 @@ std::string type_text(std::uint8_t format, std::uint16_t group, std::uint8_t pac
 std::string float_text(float value);       // shortest text that reads back to the same value
 bool natural_less(std::string_view a, std::string_view b);  // layers.2 before layers.10
 
+std::string slots_text(const std::vector<std::int32_t>& slots);  // "[0-3:0, 9:4]": experts and their matrices
 // `EmbedOp w="embed"`: the op and its attributes, weights and caches by name.
 std::string op_text(const planfb::PlanT& plan, const planfb::OpUnion& op);
 

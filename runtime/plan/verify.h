@@ -59,6 +59,7 @@ Status verify_ropes(const planfb::PlanT& plan);
 Status verify_caches(const planfb::PlanT& plan);
 Status verify_account(const planfb::PlanT& plan);        // weights, kv-cache, arena
 Status verify_entry_account(const planfb::PlanT& plan);  // step-block, records: behind verify_entries
+Status verify_moving(const planfb::PlanT& plan);         // behind verify_entries
 Status verify_entries(const planfb::PlanT& plan);  // names, kinds, buckets; then the four below for each
 
 struct EntrySite {

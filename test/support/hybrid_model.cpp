@@ -42,10 +42,27 @@ class Rewriter {
     plan_.defer_decode = options_.defer_decode;
     for (auto& entry : plan_.entries) rewrite(*entry);
     plan_.required_features = plan::features_of(plan_);
+    if (options_.update_every_tokens != 0) moving();
     account();
   }
 
  private:
+  void moving() {
+    plan_.update_every_tokens = options_.update_every_tokens;
+    for (const auto& [key, hot] : banks_) {
+      if (!key.second) continue;
+      const Bank& cold = banks_.at({key.first, false});
+      auto layer = std::make_unique<MovingExpertsT>();
+      layer->layer = key.first;
+      layer->w_cold_gate_up = cold.gate_up;
+      layer->w_cold_down = cold.down;
+      layer->w_hot_gate_up = hot.gate_up;
+      layer->w_hot_down = hot.down;
+      layer->slots = hot.slots;
+      plan_.moving.push_back(std::move(layer));
+    }
+  }
+
   std::uint64_t& arena(std::uint32_t device) { return end_[device]; }
 
   std::uint32_t add(const std::string& name, BufferRole role, Symbol symbol, Format format, std::uint64_t columns, std::uint32_t device,
@@ -152,8 +169,10 @@ class Rewriter {
     };
     using M = TinyModel;
     for (std::uint32_t e = 0; e < model_.experts(); ++e) {
-      if (is_hot(e, options_, model_.experts()) != hot) continue;
-      bank.slots[e] = static_cast<std::int32_t>(bank.matrices++);
+      const bool mine = is_hot(e, options_, model_.experts()) == hot, kept = !hot && options_.update_every_tokens != 0;
+      if (!mine && !kept) continue;
+      if (mine) bank.slots[e] = static_cast<std::int32_t>(bank.matrices);
+      ++bank.matrices;
       take(gate_up, model_.values.at(prefix + "gate_up"), 2 * M::kIntermediate * M::kHidden, e);
       take(down, model_.values.at(prefix + "down"), M::kHidden * M::kIntermediate, e);
     }
@@ -186,6 +205,8 @@ class Rewriter {
     to.slots = bank.slots;
     to.part = part;
     to.late = part == ExpertsPart::all ? 0 : static_cast<std::uint16_t>(options_.late);
+    to.stream = streamed;
+    to.stream_group = streamed ? std::min(options_.stream_group, bank.matrices) : 0;
     to.late_among_all = part != ExpertsPart::all && options_.scope_all;
     step.op.Set(std::move(to));
     return out;
@@ -197,27 +218,6 @@ class Rewriter {
     return out;
   }
 
-  void experts(const StepT& from) {
-    const std::uint32_t layer = from.op.AsExpertsOp()->layer;
-    const bool parts = options_.late != 0 && layer + 1 < TinyModel::kLayers;
-    const bool hot = options_.hot != 0, hot_parts = parts && options_.scope_all;
-    const bool decode = entry_->kind == EntryKind::decode;
-    const std::string name = from.name;
-    using M = TinyModel;
-    const std::uint32_t x = add(name + ".x", BufferRole::value, Symbol::tokens, Format::f32, M::kHidden, 0);
-    to.stream = streamed;
-    to.stream_group = streamed ? std::min(options_.stream_group, bank.matrices) : 0;
-    const std::uint32_t ids = add(name + ".ids", BufferRole::value, Symbol::tokens, Format::i32, model_.top_k(), 0);
-    const std::uint32_t weights = add(name + ".weights", BufferRole::value, Symbol::tokens, Format::f32, model_.top_k(), 0);
-    StepT& up = push(name + ".up", decode ? StepKind::publish : StepKind::copy, kGpu, from.inputs, {whole(x), whole(ids), whole(weights)});
-    const bool all_slots = options_.hot == 0;
-    if (decode) {
-      PublishOpT op;
-      op.record = record_;
-      op.format = static_cast<std::uint8_t>(options_.record);
-      if (!all_slots) op.slots = bank(*from.op.AsExpertsOp(), false).slots;
-      up.op.Set(std::move(op));
-    } else {
   // As kt-stream-experts has it: all on the GPU, no copies.
   void streamed_experts(const StepT& from) {
     const bool parts = options_.late != 0 && from.op.AsExpertsOp()->layer + 1 < TinyModel::kLayers;
@@ -236,8 +236,27 @@ class Rewriter {
     if (hot_parts && hot) late_gpu_ = compute(from, true, ExpertsPart::late, from.inputs);
   }
 
-      up.op.Set(CopyOpT());
+  void experts(const StepT& from) {
     if (options_.stream_group != 0 && entry_->kind == EntryKind::extend) return streamed_experts(from);
+    const std::uint32_t layer = from.op.AsExpertsOp()->layer;
+    const bool parts = options_.late != 0 && layer + 1 < TinyModel::kLayers;
+    const bool hot = options_.hot != 0, hot_parts = parts && options_.scope_all;
+    const bool decode = entry_->kind == EntryKind::decode;
+    const std::string name = from.name;
+    using M = TinyModel;
+    const std::uint32_t x = add(name + ".x", BufferRole::value, Symbol::tokens, Format::f32, M::kHidden, 0);
+    const std::uint32_t ids = add(name + ".ids", BufferRole::value, Symbol::tokens, Format::i32, model_.top_k(), 0);
+    const std::uint32_t weights = add(name + ".weights", BufferRole::value, Symbol::tokens, Format::f32, model_.top_k(), 0);
+    StepT& up = push(name + ".up", decode ? StepKind::publish : StepKind::copy, kGpu, from.inputs, {whole(x), whole(ids), whole(weights)});
+    const bool all_slots = options_.hot == 0;
+    if (decode) {
+      PublishOpT op;
+      op.record = record_;
+      op.format = static_cast<std::uint8_t>(options_.record);
+      if (!all_slots) op.slots = bank(*from.op.AsExpertsOp(), false).slots;
+      up.op.Set(std::move(op));
+    } else {
+      up.op.Set(CopyOpT());
     }
     const std::vector<View> on_cpu = {whole(x), whole(ids), whole(weights)};
     std::uint32_t hot_out = plan::kNone;
@@ -291,7 +310,10 @@ class Rewriter {
     }
     line(kGpu, "kv-cache", cache);
     line(kGpu, "step-block", plan::step_block_bytes(plan_));
+    if (const std::uint64_t bytes = plan::stream_areas(plan_, kGpu).total(); bytes != 0) line(kGpu, "stream", bytes);
     line(0, "records", plan::record_bytes(plan_));
+    if (!plan_.moving.empty()) line(0, "spare", plan::spare_host_bytes(plan_));
+    if (!plan_.moving.empty()) line(kGpu, "spare", plan::spare_bytes(plan_, kGpu));
     plan_.weight_files[0]->bytes = model_.builder.weight_bytes().size();
   }
 
@@ -310,7 +332,6 @@ void write(const std::filesystem::path& path, const std::vector<std::byte>& byte
   std::ofstream file(path, std::ios::binary);
   file.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   EXPECT_TRUE(file.flush()) << path;
-    if (const std::uint64_t bytes = plan::stream_areas(plan_, kGpu).total(); bytes != 0) line(kGpu, "stream", bytes);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ struct HybridOptions {
   bool scope_all = false;           // among all experts; false: among those on the CPU
   bool defer_prefill = false, defer_decode = true;
   bool skip_empty = false;
+  std::uint32_t update_every_tokens = 0;  // experts move: the CPU has all of them; wants 0 < hot < experts
   std::uint32_t stream_group = 0;   // in extend entries the CPU's experts pass through the GPU, so many at once; 0: they stay
 };
 
