@@ -45,6 +45,7 @@ Status run_bench(const Options& options) {
   }
   // the first pass reads weights from disk and touches the caches
   KTC_RETURN_IF_ERROR(measure(session, prompt, std::min(options.bench_new, 2u)).status());
+  if (session.experts != nullptr) session.experts->reset();  // that pass is not part of what is measured
   std::vector<double> prefill, decode;
   exec::Throughput total;
   for (std::uint32_t run = 0; run < options.repeat; ++run) {
@@ -58,6 +59,7 @@ Status run_bench(const Options& options) {
     note(
         fmt::format("run {}: prefill {:.1f} tokens/s, decode {:.1f} tokens/s", run + 1, prefill.back(), decode.back()));
   }
+  KTC_RETURN_IF_ERROR(session.write_records());
   const Statistics statistics = session.statistics(total);
   note(to_text(statistics));
   if (!options.json) {

@@ -39,6 +39,7 @@ Status run_chat(const Options& options) {
     const Interrupt interrupt;
     KTC_ASSIGN_OR_RETURN(Answers result, answer(speaker, options, {std::move(prompt)}, write_out, interrupt.flag()));
     KTC_RETURN_IF_ERROR(write_out("\n"));
+    KTC_RETURN_IF_ERROR(speaker.session.write_records());  // after every turn: Ctrl-D may be long in coming
     KTC_RETURN_IF_ERROR(result.answers[0].status);
     note(to_text(speaker.session.statistics(result.throughput)));
     messages.push_back({"assistant", result.answers[0].text});

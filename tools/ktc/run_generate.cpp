@@ -136,6 +136,7 @@ Status run_generate(const Options& options) {
   KTC_ASSIGN_OR_RETURN(
       Answers result, answer(speaker, options, prompts, streams ? write_out : std::function<Status(std::string_view)>(),
                              interrupt.flag()));
+  KTC_RETURN_IF_ERROR(speaker.session.write_records());
   const Statistics statistics = speaker.session.statistics(result.throughput);
   if (streams) KTC_RETURN_IF_ERROR(write_out("\n"));
   Status first_failure;

@@ -193,6 +193,17 @@ constexpr Flag kFlags[] = {
        }
        return bad_value(f, v, "doorbell, hostnode or automatic");
      }},
+    {"--update", "KIND", kAll, nullptr,
+     "experts that change sides, where the plan has them: auto (as long as it\n"
+     "pays), on or off (auto)",
+     [](Options& o, std::string_view f, const std::string& v) {
+       for (const auto kind : {exec::UpdateKind::automatic, exec::UpdateKind::on, exec::UpdateKind::off}) {
+         if (v != exec::to_string(kind)) continue;
+         o.update = kind;
+         return Status();
+       }
+       return bad_value(f, v, "auto, on or off");
+     }},
     {"--no-graph", "", kAll, nullptr, "launch the steps of decode one by one instead of as a CUDA graph",
      [](Options& o, std::string_view, const std::string&) {
        o.graphs = false;
@@ -209,6 +220,13 @@ constexpr Flag kFlags[] = {
      "a traced step with a GPU is slower; with --no-graph its kernels show up",
      [](Options& o, std::string_view, const std::string& v) {
        o.trace = v;
+       return Status();
+     }},
+    {"--record-experts", "FILE", kAll, nullptr,
+     "write how often routers chose each expert, for experts.statistics of a\n"
+     "policy; adds to the counts of a FILE that exists",
+     [](Options& o, std::string_view, const std::string& v) {
+       o.record_experts = v;
        return Status();
      }},
     {"--help", "", kAll, nullptr, "this text",

@@ -61,9 +61,11 @@ struct Options {
 
   bool emulate_gpu = false;
   bool graphs = true;
+  exec::UpdateKind update = exec::UpdateKind::automatic;
   exec::HandoffKind handoff = exec::HandoffKind::automatic;
   bool statistics = false;  // shares of the time in which CPU and GPU were busy
   std::optional<std::filesystem::path> trace;
+  std::optional<std::filesystem::path> record_experts;
 };
 
 // arguments: without the program's name. Only syntax and combinations are checked here; no file is opened.

@@ -109,6 +109,7 @@ Status run_perplexity(const Options& options) {
   }
   const Statistics statistics = session.statistics(prefill(sum.tokens, start));
   note(to_text(statistics));
+  KTC_RETURN_IF_ERROR(session.write_records());
   if (options.record_moments) KTC_RETURN_IF_ERROR(write_moments(*options.record_moments, moments));
   if (!options.json) {
     return write_out(fmt::format("perplexity {:.6f} over {} tokens in {} windows\n", sum.perplexity(), sum.tokens,
@@ -151,6 +152,7 @@ Status run_logits(const Options& options) {
         }).with_context(fmt::format("row {}", r)));
   }
   const Statistics statistics = session.statistics(prefill(rows.ids.size(), start));
+  KTC_RETURN_IF_ERROR(session.write_records());
   const safetensors::OutputTensor tensor{.name = "logits",
                                          .dtype = "F32",
                                          .shape = {rows.rows, rows.columns, vocabulary},

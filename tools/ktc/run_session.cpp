@@ -59,11 +59,16 @@ Status open_executor(const Options& options, Session& session, exec::Moments* mo
   settings.emulate_gpu = options.emulate_gpu;
   settings.graphs = options.graphs;
   settings.handoff = options.handoff;
+  settings.update = options.update;
   settings.wedged = end_process;
   settings.note = [](void*, std::string_view line) { note(line); };
   if (options.trace) {
     KTC_ASSIGN_OR_RETURN(session.trace, TraceFile::create(*options.trace, session.plan->plan));
     settings.tracer = session.trace->tracer();
+  }
+  if (options.record_experts) {
+    KTC_ASSIGN_OR_RETURN(session.experts, ExpertRecorder::open(*options.record_experts, session.plan->plan));
+    settings.expert_counts = session.experts->counts();
   }
   session.busy_shares = options.statistics;
   settings.moments = moments;

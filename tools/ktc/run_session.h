@@ -7,6 +7,7 @@
 #include "runtime/base/status.h"
 #include "runtime/exec/executor.h"
 #include "runtime/plan/plan.h"
+#include "tools/ktc/run_experts.h"
 #include "tools/ktc/run_options.h"
 #include "tools/ktc/run_statistics.h"
 #include "tools/ktc/run_trace.h"
@@ -16,6 +17,7 @@ namespace ktc::run {
 struct Session {
   std::shared_ptr<const plan::OpenPlan> plan;
   std::unique_ptr<TraceFile> trace;  // before the executor, which writes to it
+  std::unique_ptr<ExpertRecorder> experts;  // likewise
   std::unique_ptr<exec::Executor> executor;
   double load_seconds = 0;
   bool busy_shares = false;
@@ -27,6 +29,8 @@ struct Session {
     for (const auto& cache : plan->plan.caches) longest = std::min(longest, cache->tokens_per_sequence);
     return longest;
   }
+  // What the run was asked to record, when its steps ran.
+  Status write_records() const { return experts == nullptr ? Status() : experts->write(); }
   Statistics statistics(const exec::Throughput& throughput) const {
     Statistics statistics = collect_statistics(load_seconds, *executor, throughput);
     statistics.busy_shares = busy_shares;

@@ -18,7 +18,8 @@ Statistics collect_statistics(double load_seconds, const exec::Executor& executo
           .threads = executor.threads(),
           .isa = std::string(to_string(executor.isa())),
           .busy = executor.busy(),
-          .gpu = executor.plan().plan.devices.size() > 1};
+          .gpu = executor.plan().plan.devices.size() > 1,
+          .updates = executor.updates()};
 }
 
 namespace {
@@ -42,6 +43,12 @@ nlohmann::ordered_json to_json(const Statistics& s) {
     json["cpu_busy"] = share(s.busy.cpu, s.busy.steps);
     if (s.gpu) json["gpu_busy_at_least"] = share(s.busy.wait, s.busy.steps);
   }
+  if (const auto& u = s.updates)
+    json["moved_experts"] = {{"moves", u->moves},
+                             {"hit_rate", share(u->hits, u->pairs)},
+                             {"hit_rate_without", share(u->initial_hits, u->pairs)},
+                             {"saved_seconds", u->gain_seconds()},
+                             {"cost_seconds", u->cost_seconds}};
   return json;
 }
 
@@ -56,6 +63,7 @@ std::string to_text(const Statistics& s) {
     text += fmt::format("; CPU busy {:.1f} %", 100 * share(s.busy.cpu, s.busy.steps));
     if (s.gpu) text += fmt::format(", GPU at least {:.1f} %", 100 * share(s.busy.wait, s.busy.steps));
   }
+  if (s.updates && s.busy_shares) text += "; " + exec::to_text(*s.updates);
   return text + fmt::format("; load {:.2f} s; memory {}; {} thread{}, {}", s.load_seconds,
                             format_bytes(s.peak_memory_bytes), s.threads, s.threads == 1 ? "" : "s", s.isa);
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 
 #include "runtime/exec/executor.h"
@@ -19,6 +20,7 @@ struct Statistics {
   exec::Busy busy;
   bool busy_shares = false;  // say them
   bool gpu = false;          // the plan has one
+  std::optional<exec::UpdateTrial> updates;  // of experts that change sides
 };
 
 Statistics collect_statistics(double load_seconds, const exec::Executor& executor, const exec::Throughput& throughput);
