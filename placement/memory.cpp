@@ -195,6 +195,25 @@ Expected<std::vector<MemoryLine>> account(const ModelDesc& model, const std::vec
   return lines;
 }
 
+// The largest batch.chunk with which everything else fits; 0: none, or the chunk does not decide.
+static std::uint32_t largest_chunk(const ModelDesc& model, const Placement& placement, const Policy& policy, const Target& target,
+                                   const std::string& device, std::uint64_t most) {
+  if (policy.batch.stream_chunk != 0) return 0;
+  Policy smaller = policy;
+  std::uint32_t fits = 0, too_large = policy.batch.chunk;
+  while (fits + 1 < too_large) {
+    smaller.batch.chunk = fits + (too_large - fits) / 2;
+    const auto lines = account(model, placement.modules, placement.hot, smaller, target);
+    if (!lines.ok()) return 0;
+    std::uint64_t need = 0;
+    for (const MemoryLine& line : *lines)
+      if (line.device == device) need = plus(need, line.bytes);
+    (need <= most ? fits : too_large) = smaller.batch.chunk;
+    if (fits == 0 && too_large == 1) return 0;
+  }
+  return fits;
+}
+
 Status check_budget(const ModelDesc& model, const Placement& placement, const Policy& policy, const Target& target) {
   std::map<std::string_view, models::ModuleClass> class_of;
   for (const Module& module : model.modules) class_of[module.name] = module.cls;
@@ -240,25 +259,6 @@ Status check_budget(const ModelDesc& model, const Placement& placement, const Po
     std::string remedy;
     auto offer = [&remedy](std::string text) { remedy += (remedy.empty() ? "" : ", or ") + text; };
     if (sequences > 0)
-// The largest batch.chunk with which everything else fits; 0: none, or the chunk does not decide.
-static std::uint32_t largest_chunk(const ModelDesc& model, const Placement& placement, const Policy& policy, const Target& target,
-                                   const std::string& device, std::uint64_t most) {
-  if (policy.batch.stream_chunk != 0) return 0;
-  Policy smaller = policy;
-  std::uint32_t fits = 0, too_large = policy.batch.chunk;
-  while (fits + 1 < too_large) {
-    smaller.batch.chunk = fits + (too_large - fits) / 2;
-    const auto lines = account(model, placement.modules, placement.hot, smaller, target);
-    if (!lines.ok()) return 0;
-    std::uint64_t need = 0;
-    for (const MemoryLine& line : *lines)
-      if (line.device == device) need = plus(need, line.bytes);
-    (need <= most ? fits : too_large) = smaller.batch.chunk;
-    if (fits == 0 && too_large == 1) return 0;
-  }
-  return fits;
-}
-
       offer(fmt::format("kv_cache.sequences: {} is the most that fits with tokens: {}", sequences, kv.tokens));
     if (tokens > 0)
       offer(fmt::format("kv_cache.tokens: {} is the most that fits with sequences: {}", tokens, kv.sequences));
