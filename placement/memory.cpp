@@ -269,6 +269,8 @@ Status check_budget(const ModelDesc& model, const Placement& placement, const Po
         offer(fmt::format("experts.on_gpu: {{max: {}}}, {} experts, is the most that fits", exact_size(count * expert),
                           count));
     }
+    if (const std::uint32_t chunk = largest_chunk(model, placement, policy, target, device, most); chunk > 0)
+      offer(fmt::format("batch.chunk: {} is the most that fits", chunk));
     if (remedy.empty())
       remedy = fmt::format("{}place modules elsewhere, take a smaller batch.chunk, or raise the limit of {}",
                            kv_bytes > 0 ? "no KV cache fits: " : "", device);
@@ -283,5 +285,3 @@ Status check_budget(const ModelDesc& model, const Placement& placement, const Po
 }
 
 }  // namespace ktc::placement
-    if (const std::uint32_t chunk = largest_chunk(model, placement, policy, target, device, most); chunk > 0)
-      offer(fmt::format("batch.chunk: {} is the most that fits", chunk));
