@@ -45,30 +45,49 @@ constexpr std::uint64_t gpu_partial_bytes(std::uint64_t tokens, std::uint64_t he
   return splits <= 1 ? 0 : align256(tokens * heads * splits * (width + 2) * 4);
 }
 
-// Prompts through FlashInfer's kernels (runtime/kernels/cuda/flashinfer/plan.h): lists of work, made on the device in the step. Items
-// of 128 rows, a row per token and head of a key; only batches of at least 2 tokens per sequence, the dummy counted, are served so.
+// FlashInfer's kernels (runtime/kernels/cuda/flashinfer/plan.h) want lists of work, made on the device in the step. Items are 128 rows,
+// a row per token and head of a key. The structs have offsets in bytes; `bytes` is all of it.
 constexpr std::uint64_t kGpuPlanRows = 128;
-constexpr std::uint64_t kGpuPlanTokens = 2;
-constexpr std::uint64_t kGpuMostSms = 512;
-struct GpuAttendPlan {       // offsets in bytes of i32 arrays; `bytes` is all of it
-  std::uint64_t page_first;  // [sequences + 2]
-  std::uint64_t work;        // [512 / 2 + 1]: first item of each pair of SMs, MLA alone
-  std::uint64_t zeros;       // [512]
-  std::uint64_t item;        // [8][items]
+constexpr std::uint64_t kGpuPlanTokens = 2;   // GQA: batches of at least so many tokens per sequence, the dummy counted, are served so
+constexpr std::uint64_t kGpuMlaSms = 144;     // MLA: one block on each SM; cards with more are served by our own kernels
+constexpr std::uint64_t kGpuMlaFewest = 8 * kGpuPlanRows;  // rows of a step
+struct GpuGqaPlan {
+  std::uint64_t page_first;  // i32 [sequences + 2], then the number 1
+  std::uint64_t item;        // i32 [3][items]
   std::uint64_t bytes;
 };
-constexpr GpuAttendPlan gpu_attend_plan(std::uint64_t items, std::uint64_t sequences) {
-  GpuAttendPlan p = {};
-  p.work = align256((sequences + 2) * 4);
-  p.zeros = p.work + align256((kGpuMostSms / 2 + 1) * 4);
-  p.item = p.zeros + kGpuMostSms * 4;
-  p.bytes = p.item + align256(8 * items * 4);
+constexpr GpuGqaPlan gpu_gqa_plan(std::uint64_t items, std::uint64_t sequences) {
+  const std::uint64_t item = align256((sequences + 3) * 4);
+  return {0, item, item + align256(3 * items * 4)};
+}
+struct GpuMlaPlan {
+  std::uint64_t work;   // i32 [72 + 1]: first entry of each pair of SMs
+  std::uint64_t merge;  // i32 [5][144]
+  std::uint64_t entry;  // i32 [8][items + 72]
+  std::uint64_t lse;    // f32 [144 * 128]: of parts of items whose keys are cut, at most one per SM
+  std::uint64_t sums;   // bf16 [144 * 128, 512]
+  std::uint64_t bytes;
+};
+constexpr GpuMlaPlan gpu_mla_plan(std::uint64_t items) {
+  GpuMlaPlan p = {};
+  p.merge = align256((kGpuMlaSms / 2 + 1) * 4);
+  p.entry = p.merge + align256(5 * kGpuMlaSms * 4);
+  p.lse = p.entry + align256(8 * (items + kGpuMlaSms / 2) * 4);
+  p.sums = p.lse + align256(kGpuMlaSms * kGpuPlanRows * 4);
+  p.bytes = p.sums + align256(kGpuMlaSms * kGpuPlanRows * 512 * 2);
   return p;
 }
-// The largest that a batch of so many tokens needs.
-constexpr std::uint64_t gpu_attend_plan_bytes(std::uint64_t tokens, std::uint64_t rows_per_token) {
+// Items of a step at most: each sequence, the dummy counted, has one tile that is not full.
+constexpr std::uint64_t gpu_plan_items(std::uint64_t tokens, std::uint64_t sequences, std::uint64_t rows_per_token) {
+  return tokens * rows_per_token / kGpuPlanRows + sequences + 1;
+}
+// What the bounds of an entry need, whatever batch comes; nothing for shapes that are never served so.
+constexpr std::uint64_t gpu_gqa_plan_bytes(std::uint64_t tokens, std::uint64_t group) {
   const std::uint64_t sequences = tokens / kGpuPlanTokens;  // the dummy counted
-  return sequences == 0 ? 0 : gpu_attend_plan(tokens * rows_per_token / kGpuPlanRows + sequences, sequences - 1).bytes;
+  return sequences == 0 ? 0 : gpu_gqa_plan(gpu_plan_items(tokens, sequences - 1, group), sequences - 1).bytes;
+}
+constexpr std::uint64_t gpu_mla_plan_bytes(std::uint64_t tokens, std::uint64_t heads, std::uint64_t latent, std::uint64_t rope) {
+  return latent != 512 || rope != 64 || tokens * heads < kGpuMlaFewest ? 0 : gpu_mla_plan(gpu_plan_items(tokens, tokens, heads)).bytes;
 }
 constexpr std::uint64_t gpu_larger(std::uint64_t a, std::uint64_t b) { return a > b ? a : b; }
 
@@ -82,7 +101,7 @@ constexpr GpuGqaWorkspace gpu_gqa_workspace(std::uint64_t tokens, std::uint64_t 
                                             std::uint64_t head_dim) {
   return {align256(tokens * heads * head_dim * 4),
           gpu_larger(gpu_partial_bytes(tokens, heads, gpu_gqa_splits(tokens, kv_heads), head_dim),
-                     gpu_attend_plan_bytes(tokens, heads / kv_heads))};
+                     gpu_gqa_plan_bytes(tokens, heads / kv_heads))};
 }
 
 // mla: query f32 [tokens, heads, latent + rope], context f32 [tokens, heads, latent]; partial: MlaAttendArgs::scratch,
@@ -96,7 +115,8 @@ struct GpuMlaWorkspace {
 constexpr GpuMlaWorkspace gpu_mla_workspace(std::uint64_t tokens, std::uint64_t heads, std::uint64_t latent,
                                             std::uint64_t rope) {
   return {align256(tokens * heads * (latent + rope) * 4), align256(tokens * heads * latent * 4),
-          gpu_larger(gpu_partial_bytes(tokens, heads, gpu_mla_splits(tokens, heads), latent), gpu_attend_plan_bytes(tokens, heads))};
+          gpu_larger(gpu_partial_bytes(tokens, heads, gpu_mla_splits(tokens, heads), latent),
+                     gpu_mla_plan_bytes(tokens, heads, latent, rope))};
 }
 
 // ------------------------------------------------------------------------------------------------------------- products

@@ -2,8 +2,8 @@
 //
 //   attention_bench [--emulate] [--context N] [--prompt N] [--memory GIB] [--repeats N]
 //
-// --context: of the decode rows. --prompt: tokens of the prompt rows, which show what a build uses (FlashInfer's kernels where they
-// serve) and our own kernels beside it.
+// --context: of the decode rows. --prompt: tokens of the prompt rows. Rows are of what a build uses, which is FlashInfer's kernels where
+// they serve; "own" are our own kernels beside it.
 //
 // Caches of several layers (as many as --memory allows, at most 32) are attended in turn inside one graph, so that no cache of the
 // card holds them. Times are the best of the repeats; the copy's bandwidth counts bytes read and written.
@@ -208,7 +208,10 @@ int run(const Options& options) {
     bench.gqa("GQA 64/8 heads of 64", 64, 8, 64, batch, options.context, 1);
   }
   const std::uint32_t heads = options.emulate ? 4 : 128;
-  for (const std::uint32_t batch : {1u, 8u, 16u}) bench.mla("MLA 128 heads", heads, batch, options.context, 1);
+  for (const std::uint32_t batch : {1u, 8u, 16u}) {
+    bench.mla("MLA 128 heads", heads, batch, options.context, 1);
+    if (batch > 1) bench.mla("MLA 128 heads, own", heads, batch, options.context, 1, true);
+  }
   const std::uint32_t prompt = options.prompt, chunk = std::max(1u, prompt / 4);
   std::printf("prompts: all of %u tokens, or the last %u of them\n", prompt, chunk);
   for (const bool own : {false, true}) {

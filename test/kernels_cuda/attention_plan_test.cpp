@@ -75,7 +75,7 @@ TEST(AttentionPlan, HasEveryRowOnce) {
     for (const std::uint32_t tokens : fresh) expected += (tokens * group + 127) / 128;
     ASSERT_EQ(items, expected);
     ASSERT_EQ(plan_item_count(who.batch, group), items);
-    ASSERT_LE(items, plan_most_items(who.batch.tokens, who.batch.sequences, group));
+    ASSERT_LE(items, gpu_plan_items(who.batch.tokens, who.batch.sequences, group));
     ASSERT_FALSE(plan_item(who.batch, group, items + 1000, item));
   }
 }
@@ -100,19 +100,90 @@ TEST(AttentionPlan, DealsItemsEvenly) {
     }
 }
 
+// As the kernel that cuts keys uses the functions: every key of every item once, parts in places of their own, every row merged once.
+TEST(AttentionPlan, CutsKeysEvenly) {
+  std::mt19937 random(4);
+  for (int round = 0; round < 400; ++round) {
+    const std::uint32_t workers = round % 3 == 0 ? 66 : 1 + random() % 72, items = 1 + random() % (round % 2 == 0 ? 9 : 300);
+    std::vector<std::uint32_t> visible(items), begins(items + 1, 0), lasts(items), parts_before(items + 1, 0);
+    for (std::uint32_t i = 0; i < items; ++i) {
+      visible[i] = 1 + random() % (random() % 4 == 0 ? 30000 : 400);
+      if (random() % 4 == 0) visible[i] = (visible[i] + 255) / 256 * 256;  // ends of items and workers fall together
+      begins[i + 1] = begins[i] + (visible[i] + kPlanKeys - 1) / kPlanKeys;
+    }
+    const std::uint32_t span = plan_span(begins[items], workers);
+    ASSERT_LE(begins[items], span * workers);
+    for (std::uint32_t i = 0; i < items; ++i) {
+      lasts[i] = i + path_last(begins[i + 1], span, workers, i + 1 == items);
+      const std::uint32_t parts = (begins[i + 1] - 1) / span - begins[i] / span + 1;
+      parts_before[i + 1] = parts_before[i] + (parts > 1 ? parts : 0);
+    }
+    ASSERT_LE(parts_before[items], 2 * workers) << "one place for each block";
+    const std::uint32_t entries = items + workers - 1;
+    ASSERT_EQ(lasts[items - 1] + 1, entries);
+    std::vector<std::uint32_t> work(workers + 1, ~0u), worker_units(workers, 0), next_key(items, 0), merged(items * 128, 0);
+    std::vector<int> taken(parts_before[items], 0);
+    work[workers] = entries;
+    std::uint32_t low = 0;
+    for (std::uint32_t e = 0; e < entries; ++e) {
+      while (lasts[low] < e) ++low;
+      const std::uint32_t worker = e - low;
+      ASSERT_LT(worker, workers);
+      if (path_enters(worker, begins[low], span)) {
+        ASSERT_EQ(work[worker], ~0u);
+        work[worker] = e;
+      }
+      const PlanPart part = plan_part(begins[low], begins[low + 1], worker, span, visible[low]);
+      if (part.begin == part.end) continue;
+      ASSERT_EQ(part.begin, next_key[low]) << "keys in order and without gaps";
+      ASSERT_EQ(part.begin % kPlanKeys, 0u);
+      ASSERT_LE(part.end, visible[low]);
+      next_key[low] = part.end;
+      worker_units[worker] += (part.end - part.begin + kPlanKeys - 1) / kPlanKeys;
+      if (part.parts <= 1) continue;
+      ASSERT_LT(part.number, part.parts);
+      ++taken[parts_before[low] + part.number];
+      const std::uint32_t rows = 1 + (low * 37) % 128;
+      std::uint32_t first, end;
+      merged_rows(rows, part.number, part.parts, first, end);
+      ASSERT_LE(first, end);
+      ASSERT_LE(end, rows);
+      for (std::uint32_t r = first; r < end; ++r) ++merged[low * 128 + r];
+    }
+    for (std::uint32_t w = 0; w < workers; ++w) {
+      ASSERT_LE(worker_units[w], span);
+      ASSERT_NE(work[w], ~0u) << "a worker without a list";
+      ASSERT_LE(work[w], work[w + 1]);
+    }
+    for (const int times : taken) ASSERT_EQ(times, 1);
+    for (std::uint32_t i = 0; i < items; ++i) {
+      ASSERT_EQ(next_key[i], visible[i]);
+      const bool cut = parts_before[i + 1] != parts_before[i];
+      for (std::uint32_t r = 0; r < 1 + (i * 37) % 128; ++r) ASSERT_EQ(merged[i * 128 + r], cut ? 1u : 0u) << "row " << r;
+    }
+  }
+}
+
+TEST(AttentionPlan, SeesTheKeysOfItsLastRow) {
+  EXPECT_EQ(plan_visible(100, 10, 0, 128), 91u);   // one token per tile
+  EXPECT_EQ(plan_visible(100, 10, 9, 128), 100u);
+  EXPECT_EQ(plan_visible(100, 10, 0, 16), 98u);    // eight
+  EXPECT_EQ(plan_visible(100, 10, 1, 16), 100u);
+  EXPECT_EQ(plan_visible(1, 7, 3, 128), 1u);       // padding
+}
+
 // What a launch carries: sizes of lists and grids come from numbers of tokens and sequences, never from who is in the step.
 TEST(AttentionPlan, ItsSizesFollowTheBoundsAlone) {
   std::mt19937 random(3);
   for (int round = 0; round < 200; ++round) {
     const std::uint32_t sequences = 1 + random() % 8, tokens = 2 * (sequences + 1) + random() % 2000, group = 1 + random() % 16;
-    const std::uint64_t most = plan_most_items(tokens, sequences, group);
     for (int again = 0; again < 5; ++again) {
       std::vector<std::uint32_t> fresh(sequences, 0);
       for (std::uint32_t t = 0; t < tokens; ++t) ++fresh[random() % (again + 1) % sequences];
       const Who who(fresh, 0);
       ASSERT_EQ(who.batch.tokens, tokens);
-      ASSERT_LE(plan_item_count(who.batch, group), most);
-      ASSERT_TRUE(plan_serves(who.batch, group, gpu_attend_plan_bytes(tokens, group)));
+      ASSERT_LE(plan_item_count(who.batch, group), gpu_plan_items(tokens, sequences, group));
+      ASSERT_TRUE(gqa_plan_serves(who.batch, group, gpu_gqa_plan_bytes(tokens, group)));
     }
   }
 }
@@ -124,26 +195,35 @@ TEST(AttentionPlan, IsRefusedWhereItDoesNotFit) {
         Batch b;
         b.tokens = tokens;
         b.sequences = sequences;
-        const std::uint64_t needed = gpu_attend_plan(plan_most_items(tokens, sequences, group), sequences).bytes;
+        const std::uint64_t gqa = gpu_gqa_plan(gpu_plan_items(tokens, sequences, group), sequences).bytes;
+        const std::uint64_t mla = gpu_mla_plan(gpu_plan_items(tokens, sequences, group)).bytes;
         const bool prompts = tokens >= 2 * (sequences + 1);
-        EXPECT_EQ(plan_serves(b, group, needed), prompts);
-        EXPECT_FALSE(plan_serves(b, group, needed - 1));
-        if (prompts) EXPECT_LE(needed, gpu_attend_plan_bytes(tokens, group)) << tokens << " tokens of " << sequences;
+        EXPECT_EQ(gqa_plan_serves(b, group, gqa), prompts);
+        EXPECT_FALSE(gqa_plan_serves(b, group, gqa - 1));
+        const bool full = tokens * group >= 1024 && (group == 128 || tokens * group >= 128 * (sequences + 1));
+        EXPECT_EQ(mla_plan_serves(b, group, mla), full) << tokens << " tokens, " << group << " heads, " << sequences << " sequences";
+        EXPECT_FALSE(mla_plan_serves(b, group, mla - 1));
+        if (prompts) EXPECT_LE(gqa, gpu_gqa_plan_bytes(tokens, group)) << tokens << " tokens of " << sequences;
+        if (full) EXPECT_LE(mla, gpu_mla_plan_bytes(tokens, group, 512, 64)) << tokens << " tokens of " << sequences;
       }
   Batch b;
   b.sequences = 1;
   b.tokens = 1u << 30;
-  EXPECT_FALSE(plan_serves(b, 8, ~std::uint64_t{0})) << "more rows than 31 bits count";
-  EXPECT_EQ(gpu_attend_plan_bytes(0, 8), 0u);
-  EXPECT_EQ(gpu_attend_plan_bytes(1, 128), 0u);
+  EXPECT_FALSE(gqa_plan_serves(b, 8, ~std::uint64_t{0})) << "more rows than 31 bits count";
+  EXPECT_FALSE(mla_plan_serves(b, 8, ~std::uint64_t{0}));
+  EXPECT_EQ(gpu_gqa_plan_bytes(0, 8), 0u);
+  EXPECT_EQ(gpu_gqa_plan_bytes(1, 128), 0u);
+  EXPECT_EQ(gpu_mla_plan_bytes(7, 128, 512, 64), 0u);
+  EXPECT_EQ(gpu_mla_plan_bytes(512, 4, 64, 16), 0u) << "shapes that are never served so";
 }
 
 // A step of an entry needs no more than what the plan reserved for its bounds.
 TEST(AttentionPlan, WorkspaceGrowsWithTheTokens) {
   for (std::uint32_t tokens = 1; tokens < 3000; ++tokens) {
-    ASSERT_LE(gpu_attend_plan_bytes(tokens, 8), gpu_attend_plan_bytes(tokens + 1, 8));
-    ASSERT_LE(gpu_attend_plan_bytes(tokens, 8), gpu_gqa_workspace(tokens, 32, 4, 128).partial);
-    ASSERT_LE(gpu_attend_plan_bytes(tokens, 128), gpu_mla_workspace(tokens, 128, 512, 64).partial);
+    ASSERT_LE(gpu_gqa_plan_bytes(tokens, 8), gpu_gqa_plan_bytes(tokens + 1, 8));
+    ASSERT_LE(gpu_mla_plan_bytes(tokens, 128, 512, 64), gpu_mla_plan_bytes(tokens + 1, 128, 512, 64));
+    ASSERT_LE(gpu_gqa_plan_bytes(tokens, 8), gpu_gqa_workspace(tokens, 32, 4, 128).partial);
+    ASSERT_LE(gpu_mla_plan_bytes(tokens, 128, 512, 64), gpu_mla_workspace(tokens, 128, 512, 64).partial);
   }
 }
 

@@ -29,17 +29,16 @@ using Traits = fi::KernelTraits<fi::MaskMode::kCausal, kGpuPlanRows, fi::get_num
                                 float, float, std::int32_t, Variant>;
 
 struct Plan {
-  std::int32_t *page_first, *one, *sequence, *tile;
+  std::int32_t *page_first, *sequence, *tile;
   bool* valid;
   std::uint32_t items;
 };
 Plan plan_of(const GqaAttendArgs& a) {
-  const unsigned group = a.heads / a.kv_heads;
-  const auto items = static_cast<std::uint32_t>(plan_most_items(a.batch.tokens, a.batch.sequences, group));
-  const GpuAttendPlan at = gpu_attend_plan(items, a.batch.sequences);
-  const auto ints = [&](std::uint64_t offset) { return reinterpret_cast<std::int32_t*>(a.scratch.data + offset); };
-  std::int32_t* item = ints(at.item);
-  return {ints(at.page_first), ints(at.zeros), item, item + items, reinterpret_cast<bool*>(item + 2 * std::size_t{items}), items};
+  const auto items = static_cast<std::uint32_t>(gpu_plan_items(a.batch.tokens, a.batch.sequences, a.heads / a.kv_heads));
+  const GpuGqaPlan at = gpu_gqa_plan(items, a.batch.sequences);
+  auto* item = reinterpret_cast<std::int32_t*>(a.scratch.data + at.item);
+  return {reinterpret_cast<std::int32_t*>(a.scratch.data + at.page_first), item, item + items,
+          reinterpret_cast<bool*>(item + 2 * std::size_t{items}), items};
 }
 
 // The first blocks write the lists, the others round queries to bf16.
@@ -54,11 +53,11 @@ __global__ void __launch_bounds__(kRowWarps * kWarp) prepare_kernel(GqaAttendArg
       plan.sequence[i] = static_cast<std::int32_t>(item.sequence);
       plan.tile[i] = static_cast<std::int32_t>(item.tile);
     }
-    if (i == 0) plan.one[0] = 1;
     if (i < a.batch.sequences + 2) {  // without padding there may be nothing behind the last sequence
       const std::uint32_t last = plan_sequences(a.batch);
       plan.page_first[i] = a.batch.page_first[i < last ? i : last];
     }
+    if (i == 0) plan.page_first[a.batch.sequences + 2] = 1;
     return;
   }
   const unsigned pair = (blockIdx.x - plan_blocks) * kRowWarps + threadIdx.x / kWarp;
@@ -102,8 +101,8 @@ int attend_heads(const GqaAttendArgs& a, void* stream) {
   p.sm_scale = a.scale;
   p.request_indices = plan.sequence;
   p.qo_tile_indices = plan.tile;
-  p.kv_tile_indices = plan.sequence;  // read, and without a meaning where keys are not split; so is the size of a part
-  p.kv_chunk_size_ptr = plan.one;
+  p.kv_tile_indices = plan.sequence;  // read, and without a meaning where keys are not cut; so is the size of a part
+  p.kv_chunk_size_ptr = plan.page_first + a.batch.sequences + 2;
   p.block_valid_mask = plan.valid;
   p.padded_batch_size = plan.items;
   p.partition_kv = false;
@@ -126,7 +125,7 @@ bool flashinfer_serves(const GqaAttendArgs& a) {
          v.width == a.head_dim && k.page_bytes == v.page_bytes && aligned16(k.base, k.page_bytes) && aligned16(v.base, v.page_bytes) &&
          k.page_bytes / sizeof(Bf16) < most && a.out.stride == width && aligned16(a.query.data, a.query.stride * 4) &&
          aligned16(a.out.data, a.out.stride * 4) && 2 * a.query.stride * a.batch.tokens < most / 2 && width * a.batch.tokens < most &&
-         plan_serves(a.batch, a.heads / a.kv_heads, a.scratch.bytes);
+         gqa_plan_serves(a.batch, a.heads / a.kv_heads, a.scratch.bytes);
 }
 
 int flashinfer_attend(const GqaAttendArgs& a, void* stream) {
