@@ -143,10 +143,20 @@ std::uint64_t arena_bound(const ModelDesc& model, const std::vector<ModulePlacem
     if (const auto* router = std::get_if<models::RouterDesc>(&module.attributes)) top_k[module.layer] = router->top_k;
   bool any = false;
   std::uint64_t outside = 0;
+  std::string_view router = "cpu";  // where the last one is
+  const std::uint64_t streamed[] = {batch.stream_chunk};
   for (std::size_t i = 0; i < model.modules.size(); ++i) {
+    const Module& module = model.modules[i];
+    if (std::holds_alternative<models::RouterDesc>(module.attributes)) router = modules[i].device;
+    if (gpu && batch.stream_chunk != 0 && modules[i].device == "cpu" && router == device &&
+        std::holds_alternative<models::ExpertsDesc>(module.attributes)) {
+      const Format activations = modules[i].activations == Format::f32 ? Format::f32 : Format::bf16;
+      ModuleBuffers buffers{n, model.hidden, false, activations, streamed};
+      buffers.top_k = top_k[module.layer];
+      layers[module.layer] = plus(layers[module.layer], std::visit(buffers, module.attributes));
+    }
     if (modules[i].device != device) continue;
     any = true;
-    const Module& module = model.modules[i];
     ModuleBuffers buffers{n, model.hidden, has_scales(modules[i].weights), modules[i].activations, sizes};
     buffers.top_k = top_k[module.layer];
     const std::uint64_t bytes = std::visit(buffers, module.attributes);

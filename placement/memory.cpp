@@ -10,6 +10,7 @@
 #include "placement/saturating.h"
 #include "placement/slot_use.h"
 #include "runtime/base/units.h"
+#include "runtime/formats/gpu_stream.h"
 #include "runtime/formats/handoff.h"
 #include "runtime/formats/step_block.h"
 #include "runtime/formats/workspace.h"
@@ -118,6 +119,26 @@ std::uint64_t record_bytes(const ModelDesc& model, const std::vector<ModulePlace
   return bytes;
 }
 
+// What the largest of the CPU's banks needs on the GPU of its router, where long steps of prefill stream it. Experts that leave for
+// hot banks make it smaller.
+Expected<std::uint64_t> stream_bytes(const ModelDesc& model, const std::vector<ModulePlacement>& modules, const Policy& policy,
+                                     std::string_view device) {
+  GpuStreamAreas areas;
+  std::string_view router = "cpu";
+  for (std::size_t i = 0; i < model.modules.size() && policy.batch.stream_chunk != 0; ++i) {
+    if (std::holds_alternative<models::RouterDesc>(model.modules[i].attributes)) router = modules[i].device;
+    const auto* experts = std::get_if<models::ExpertsDesc>(&model.modules[i].attributes);
+    if (experts == nullptr || modules[i].device != "cpu" || router != device || device == "cpu") continue;
+    const std::uint32_t group = has_scales(modules[i].weights) ? modules[i].group : 0;
+    const auto stream = gpu_stream(modules[i].weights, group, experts->experts, model.hidden, experts->intermediate);
+    if (!stream)
+      return make_error(StatusCode::invalid_argument, {model.modules[i].name, "experts too large to stream", "", "a size below 2^57 bytes each",
+                                                       "check config.json"});
+    areas.add(*stream);
+  }
+  return areas.total();
+}
+
 // "9MiB": as a policy spells it, without rounding.
 std::string exact_size(std::uint64_t bytes) {
   constexpr std::string_view kUnits[] = {"B", "KiB", "MiB", "GiB"};
@@ -188,6 +209,8 @@ Expected<std::vector<MemoryLine>> account(const ModelDesc& model, const std::vec
         lines.push_back({device, "records", "hand-off", bytes});
     } else if (arena > 0) {
       lines.push_back({device, "step-block", "inputs", step_block_bytes(model, policy)});
+      KTC_ASSIGN_OR_RETURN(const std::uint64_t stream, stream_bytes(model, modules, policy, device));
+      if (stream > 0) lines.push_back({device, "stream", "experts", stream});
       for (const GpuTarget& one : target.gpus)
         if (one.device == device) lines.push_back({device, "context", "driver", one.context});
     }
@@ -247,7 +270,7 @@ Status check_budget(const ModelDesc& model, const Placement& placement, const Po
       found += fmt::format("{} {}, ", models::to_string(cls), format_bytes(bytes));
     if (hot > 0) found += fmt::format("hot experts {}, ", format_bytes(hot));
     if (kv_bytes > 0) found += fmt::format("kv-cache {}, ", format_bytes(kv_bytes));
-    if (rest > 0) found += fmt::format("{} {}, ", device == "cpu" ? "records" : "context and step block", format_bytes(rest));
+    if (rest > 0) found += fmt::format("{} {}, ", device == "cpu" ? "records" : "context, step block and stream", format_bytes(rest));
     found += fmt::format("arena at most {})", format_bytes(arena));
 
     const KvCachePolicy& kv = policy.kv_cache;

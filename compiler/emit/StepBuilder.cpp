@@ -129,6 +129,8 @@ bool setOp(planfb::OpUnion& out, mlir::Operation* op, PlanIndex& index) {
           t.late_among_all = late.getAmongAll();
           t.part = late.getPart() == kt::ExpertsPart::late ? planfb::ExpertsPart::late : planfb::ExpertsPart::in_time;
         }
+        t.stream = o.getStream();
+        if (t.stream) t.stream_group = static_cast<std::uint32_t>(streamOf(o)->group);  // its account was counted with it
         out.Set(std::move(t));
         return true;
       })

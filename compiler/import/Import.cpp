@@ -238,7 +238,7 @@ class Importer {
     const auto& d = std::get<models::ExpertsDesc>(module.attributes);
     return kt::ExpertsOp::create(builder_, locate(module.line), x.getType(), swiglu(), x, routed.first,
                                  routed.second, Value(), bank(module, d), mlir::DenseI32ArrayAttr(), kt::LateAttr(),
-                                 describe(module), {}, {}, {}, {}, {}, {});
+                                 mlir::UnitAttr(), describe(module), {}, {}, {}, {}, {}, {});
   }
 
   // The sum belongs to the module whose output it adds.

@@ -120,6 +120,23 @@ def DeferExperts : Kt_Pass<"kt-defer-experts"> {
   ];
 }
 
+def StreamExperts : Kt_Pass<"kt-stream-experts"> {
+  let summary = "let the CPU's experts pass through the GPU in long steps of prefill";
+  let description = [{
+    In extend entries of `chunk` tokens or more, experts of the CPU whose router is on a GPU run there: their bank stays in the
+    CPU's memory and is copied through, layer by layer, while the layers before are computed. So many tokens use every expert
+    that copying all of them costs less than computing them on the CPU. What the CPU adds up of such experts moves along; values
+    do not, so the entry has no transfers. Products take bf16 on the left where the CPU would take int8, and f32 where it takes
+    f32. Runs behind `kt-defer-experts`: what is late is the same in every entry.
+
+    Before: `%y = kt.experts swiglu %x, %e, %w @b …` on the CPU in `extend[8192]`, `%e, %w = kt.route %x …` on cuda:0
+    After:  `%y = kt.experts swiglu %x, %e, %w @b stream …` on cuda:0, with `kt.expert_bank @b … on "cpu"` as before
+  }];
+  let options = [
+    Option<"chunk", "chunk", "uint32_t", "0", "tokens of the smallest step that streams experts, 0: none">,
+  ];
+}
+
 def InsertTransfers : Kt_Pass<"kt-insert-transfers"> {
   let summary = "move values to the devices that use them";
   let description = [{
@@ -138,7 +155,8 @@ def InsertTransfers : Kt_Pass<"kt-insert-transfers"> {
 def VerifyTransferred : Kt_Pass<"kt-verify-transferred"> {
   let summary = "check that operands and weights live where they are used";
   let description = [{
-    Every operand was made on the device of its user, and every weight, bank and cache of an op lives there. Each record of an
+    Every operand was made on the device of its user, and every weight, bank and cache of an op lives there, but for banks of the
+    CPU that are streamed to a GPU. Each record of an
     entry has exactly one submit and one await, in decode entries alone. Deferral loses nothing: an op for the part in time has
     exactly one for the late part over the same operands, whose result is added exactly once, in the next MoE layer, and
     nowhere else. Sets `kt.phase` to `transferred`.

@@ -38,6 +38,11 @@ mlir::LogicalResult checkStep(kt::StepOpInterface step) {
     if (found == device) return mlir::success();
     return step->emitOpError() << "runs on " << device << ", but " << ref << " lives on " << found;
   };
+  if (auto experts = llvm::dyn_cast<kt::ExpertsOp>(step.getOperation()); experts && experts.getStream()) {
+    llvm::StringRef found = deviceOf(mlir::SymbolTable::lookupNearestSymbolFrom(step, experts.getBankAttr()));
+    if (found == "cpu" && device != "cpu") return mlir::success();
+    return step->emitOpError() << "streams a bank of " << found << " to " << device << "; expected one of the cpu to a GPU";
+  }
   for (mlir::FlatSymbolRefAttr ref : step.getWeights()) {
     if (mlir::failed(checkSymbol(ref))) return mlir::failure();
   }

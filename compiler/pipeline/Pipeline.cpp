@@ -42,6 +42,8 @@ void addPhase(mlir::OpPassManager& passes, Phase phase, const PipelineOptions& o
       // In front of every fold: they reason about modules, not about fused ops. Deferral first: it says what is added where,
       // and transfers follow.
       passes.addPass(createDeferExperts({.enable = enabled("defer-experts")}));
+      // Behind it, so that what is late does not depend on the entry.
+      passes.addPass(createStreamExperts({.chunk = enabled("stream-experts") ? options.batch.stream_chunk : 0}));
       passes.addPass(createInsertTransfers());
       passes.addPass(createVerifyTransferred());
       return;

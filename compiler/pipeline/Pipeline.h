@@ -29,7 +29,7 @@ std::string listPhases();
 // Optimisations that can be switched off, one name each (kt-fuse or fuse). Nothing else changes but speed; without
 // defer-experts the policy's late experts are in time.
 constexpr std::string_view kSwitchable[] = {"defer-experts", "fold-weights", "form-cuda-graphs", "fuse", "schedule",
-                                            "split-experts"};
+                                            "split-experts", "stream-experts"};
 // The name as kSwitchable has it. Error: another name.
 Expected<std::string> parseSwitchable(std::string_view name);
 

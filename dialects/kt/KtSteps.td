@@ -171,7 +171,8 @@ def Kt_ExpertsOp : Kt_ProductOp<"experts", ["getBankAttr()"], [Pure, AllTypesMat
     y = sum over the row's ids e of weight_e * down_e(activation(gate_up_e(x))), in the order of ids.
     `slots` has a number for every expert of the router: which matrix of the bank it is, or -1 for an expert that another op
     computes; without it expert e is matrix e. `late` makes the op one of two: a `part` of the pairs of the tokens whose flag
-    in `deferred` is set (`#kt.late`); `kt-defer-experts` makes such pairs of ops.
+    in `deferred` is set (`#kt.late`); `kt-defer-experts` makes such pairs of ops. With `stream` the bank lies on the CPU and is
+    copied through the op's GPU in every step; `kt-stream-experts` makes such ops.
 
     Example:
     ```mlir
@@ -182,11 +183,11 @@ def Kt_ExpertsOp : Kt_ProductOp<"experts", ["getBankAttr()"], [Pure, AllTypesMat
   let arguments = !con((ins Kt_ActivationAttr:$activation, Kt_Matrix:$x, Kt_Indices:$ids, Kt_Scores:$scores,
                             Optional<Kt_Indices>:$deferred, FlatSymbolRefAttr:$bank,
                             OptionalAttr<DenseI32ArrayAttr>:$slots, OptionalAttr<Kt_LateAttr>:$late,
-                            Kt_ModuleAttr:$module), tiled);
+                            UnitAttr:$stream, Kt_ModuleAttr:$module), tiled);
   let results = (outs Kt_Matrix:$out);
   let assemblyFormat = [{
-    `` $activation $x `,` $ids `,` $scores (`deferred` $deferred^)? $bank (`slots` $slots^)? (`late` $late^)? `of` $module
-    attr-dict `:` type($x) `,` type($ids) `,` type($scores) (`,` type($deferred)^)?
+    `` $activation $x `,` $ids `,` $scores (`deferred` $deferred^)? $bank (`slots` $slots^)? (`late` $late^)? (`stream` $stream^)?
+    `of` $module attr-dict `:` type($x) `,` type($ids) `,` type($scores) (`,` type($deferred)^)?
   }];
 }
 

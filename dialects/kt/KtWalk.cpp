@@ -26,7 +26,7 @@ std::string stepName(StepOpInterface step) {
   if (llvm::isa<SubmitOp>(op)) return name + ".submit";
   if (llvm::isa<AwaitOp>(op)) return name + ".await";
   if (auto experts = llvm::dyn_cast<ExpertsOp>(op)) {
-    if (experts.getSlotsAttr() && experts.getPlaceAttr() && experts.getPlaceAttr().getDevice() != "cpu") name += ".hot";
+    if (experts.getSlotsAttr() && !experts.getStream() && experts.getPlaceAttr() && experts.getPlaceAttr().getDevice() != "cpu") name += ".hot";
     if (experts.getLateAttr() && experts.getLateAttr().getPart() == ExpertsPart::late) name += ".late";
     return name;
   }

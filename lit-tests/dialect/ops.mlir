@@ -139,6 +139,8 @@ module attributes {
     %z = kt.experts swiglu %x, %i, %v deferred %deferred @cold slots [0, -1, 1, 2] late <count = 2, part = in_time> of <RoutedExperts "experts" layer 0> : tensor<?x8xf32, #kt.dim<tokens>>, tensor<?x2xi32, #kt.dim<tokens>>, tensor<?x2xf32, #kt.dim<tokens>>, tensor<?x1xi32, #kt.dim<tokens>>
     // CHECK: kt.experts {{.*}} late <count = 2, part = late, among_all = true> of
     %y = kt.experts swiglu %x, %i, %v deferred %deferred @cold slots [0, -1, 1, 2] late <count = 2, part = late, among_all = true> of <RoutedExperts "experts" layer 0> : tensor<?x8xf32, #kt.dim<tokens>>, tensor<?x2xi32, #kt.dim<tokens>>, tensor<?x2xf32, #kt.dim<tokens>>, tensor<?x1xi32, #kt.dim<tokens>>
+    // CHECK: kt.experts {{.*}} late <count = 2, part = in_time> stream of
+    %t = kt.experts swiglu %x, %i, %v deferred %deferred @cold slots [0, -1, 1, 2] late <count = 2, part = in_time> stream of <RoutedExperts "experts" layer 0> : tensor<?x8xf32, #kt.dim<tokens>>, tensor<?x2xi32, #kt.dim<tokens>>, tensor<?x2xf32, #kt.dim<tokens>>, tensor<?x1xi32, #kt.dim<tokens>>
     // CHECK: kt.await %[[Z]] record 0 as "bf16" skip_empty of <RoutedExperts "experts" layer 0> : tensor<?x8xf32, #tokens>
     %a = kt.await %z record 0 as "bf16" skip_empty of <RoutedExperts "experts" layer 0> : tensor<?x8xf32, #kt.dim<tokens>>
     // CHECK: kt.transfer %{{.*}}, %rows from "cpu" to "cuda:0" of <RoutedExperts "experts" layer 0> : tensor<?x8xf32, #tokens>, tensor<?x1xi32, #rows> -> tensor<?x8xf32, #tokens>, tensor<?x1xi32, #rows>

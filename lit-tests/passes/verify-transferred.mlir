@@ -74,3 +74,21 @@ kt.entry @e sample bounds <tokens = 1, rows = 1, sequences = 1> {
   %n = kt.sample %l of <Head "h"> {place = #kt.place<"cuda:0", weights = "f32", activations = "f32">} : !l -> !n
   kt.return %n : !n
 }
+
+// -----
+
+#gpu = #kt.place<"cuda:0", weights = "bf16", activations = "f32">
+!i = tensor<?x1xi32, #kt.dim<tokens>>
+!h = tensor<?x8xf32, #kt.dim<tokens>>
+!w = tensor<?x1xf32, #kt.dim<tokens>>
+kt.weight @embed [1, 16, 8] bf16 from [#kt.piece<slot = "embed", rows = 16>] on "cuda:0" as "bf16" packed "row_major"
+kt.weight @r [1, 2, 8] bf16 from [#kt.piece<slot = "r", rows = 2>] on "cuda:0" as "bf16" packed "row_major"
+kt.expert_bank @b experts 2 hidden 8 intermediate 6 bf16 gate_up [#kt.piece<slot = "gu", rows = 12>] down [#kt.piece<slot = "d", rows = 8>] on "cuda:0" as "bf16" packed "row_major"
+kt.entry @e generic {
+^bb0(%ids: !i, %positions: !i):
+  %h = kt.embed %ids @embed of <Embedding "e"> {place = #gpu} : !i -> !h
+  %e, %w = kt.route softmax_topk %h @r of <Router "r" layer 0> {experts = 2 : i64, top_k = 1 : i64, normalise = true, scale = 1.0 : f32, groups = 1 : i64, topk_groups = 1 : i64, place = #gpu} : !h -> !i, !w
+  // expected-error@+1 {{'kt.experts' op streams a bank of cuda:0 to cuda:0; expected one of the cpu to a GPU}}
+  %y = kt.experts swiglu %h, %e, %w @b stream of <RoutedExperts "x" layer 0> {place = #gpu} : !h, !i, !w
+  kt.return %ids : !i
+}

@@ -212,7 +212,7 @@ TEST_F(HybridTest, NamesOfOptimisationsAreChecked) {
   EXPECT_EQ(*parseSwitchable("schedule"), "schedule");
   EXPECT_EQ(parseSwitchable("place").status().message(),
             "--disable-pass: no optimisation of that name: found place, expected one of defer-experts, fold-weights, "
-            "form-cuda-graphs, fuse, schedule, split-experts");
+            "form-cuda-graphs, fuse, schedule, split-experts, stream-experts");
 }
 
 // Remarks begin with the line of the policy that caused what they tell.

@@ -76,6 +76,18 @@ print("prefill %.0f, decode %.0f tokens/s, %d threads, %s" % (
     s["prefill_tokens_per_second"], s["decode_tokens_per_second"], s["threads"], s["isa"]))' "$result")"
 done
 
+# Long prompts whose experts are copied through the GPU, and how much of that is beside computation.
+for plan in "$build"/*streamed*.ktp; do
+  [ -d "$plan" ] || continue
+  result=$("$build/bin/ktc-run" "$plan" --bench 8192,8 --json 2>>"$log") || { row "streamed $(basename "$plan")" FAILED "see run.log"; failed=1; continue; }
+  printf '%s\n' "$result" >>"$log"
+  row "streamed $(basename "$plan")" ok "$(python3 -c '
+import json, sys
+print("prefill of 8192 tokens: %.0f tokens/s" % json.loads(sys.argv[1])["statistics"]["prefill_tokens_per_second"])' "$result")"
+  "$build/bin/ktc-run" "$plan" --bench 8192,2 --repeat 1 --trace "$out/stream.json" >>"$log" 2>&1 &&
+    row "overlap $(basename "$plan")" measured "$(python3 test/device/stream_overlap.py "$out/stream.json" | tail -n 1)"
+done
+
 printf '\n%s\n' "$(grep -m1 'Model name' "$log" | sed 's/  */ /')"
 printf '%s\n' "${table[@]}"
 exit $failed

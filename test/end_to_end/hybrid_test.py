@@ -48,13 +48,14 @@ class Hybrid(unittest.TestCase):
         cls.folder.cleanup()
 
     @classmethod
-    def plan(cls, late=0, on_gpu="25%", phases="prefill, decode", scope="all"):
-        key = (late, on_gpu, phases, scope)
+    def plan(cls, late=0, on_gpu="25%", phases="prefill, decode", scope="all", stream=False):
+        key = (late, on_gpu, phases, scope, stream)
         if key in cls.plans:
             return cls.plans[key]
         name = os.path.join(cls.folder.name, f"{len(cls.plans)}")
         with open(name + ".yaml", "w", encoding="utf-8") as f:
-            f.write(POLICY.replace("ON_GPU", on_gpu))
+            text = POLICY.replace("ON_GPU", on_gpu)
+            f.write(text.replace("chunk: 512", "chunk: 8, stream_chunk: 512") if stream else text)
             if late:
                 f.write(f"defer: {{max_per_token: {late}, phases: [{phases}], scope: {scope}}}\n")
         done = subprocess.run([os.path.join(Setting.bin, "ktc"), "compile", Setting.model, "--policy", name + ".yaml", "--target",
@@ -126,6 +127,27 @@ class Hybrid(unittest.TestCase):
                 worst = max([worst, *(abs(a - b) / (max(row) - min(row)) for a, b in zip(row, last.row(r)))])
             print("late", late, "largest difference over the row's range", worst)
             self.assertLessEqual(worst, 1e-3)
+
+    # Prompts of more than 8 tokens go through entries that copy the CPU's experts to the device and compute them there.
+    def test_streamed_prefill(self):
+        reference = Setting.reference_json()
+        prompts = [case["prompt"] for case in reference["greedy"]]
+        expected = [case["greedy_ids"][:TOKENS] for case in reference["greedy"]]
+        for on_gpu in ("25%", "0%"):
+            self.assertEqual(self.greedy(self.plan(on_gpu=on_gpu, stream=True), prompts), expected)
+        for late in (0, 3):
+            (found,) = self.run_json(self.plan(late, stream=True), "--perplexity", Setting.reference("reference.safetensors") + ":eval_ids")
+            self.assertLess(abs(found["perplexity"] / reference["perplexity"][f"defer_{late}"] - 1), 1e-3)
+        path = os.path.join(self.folder.name, "stream.json")
+        long = max(prompts, key=len)
+        self.run_json(self.plan(stream=True), "--prompt", long, "--max-tokens", "2", "--trace", path)
+        with open(path, encoding="utf-8") as f:
+            events = json.load(f)
+        rows = {e["args"]["name"]: e["tid"] for e in events if e["ph"] == "M"}
+        names = {row: [e["name"] for e in events if e["ph"] == "X" and e["tid"] == tid] for row, tid in rows.items()}
+        self.assertEqual(names["steps"][0], "extend[512]")
+        self.assertTrue(names["copies to cuda:0"])
+        self.assertEqual([n for n in names["cuda:0"] if n in set(names["copies to cuda:0"])], names["copies to cuda:0"])
 
     def test_trace_and_shares(self):
         case = Setting.reference_json()["greedy"][0]

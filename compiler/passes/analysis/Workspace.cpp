@@ -170,6 +170,14 @@ std::optional<uint64_t> packedBytes(kt::ExpertBankOp bank) {
              bytesAs(bank, bank.getDownPacking(), experts, hidden, inner));
 }
 
+std::optional<GpuStream> streamOf(kt::ExpertsOp op) {
+  auto bank = mlir::SymbolTable::lookupNearestSymbolFrom<kt::ExpertBankOp>(op, op.getBankAttr());
+  auto format = bank.getFormat() ? parse_format(bank.getFormat()->str()) : std::nullopt;
+  const uint64_t group = bank.getGroup().value_or(0);
+  if (!format || group > UINT32_MAX) return std::nullopt;
+  return gpu_stream(*format, static_cast<uint32_t>(group), bank.getExperts(), bank.getHidden(), bank.getIntermediate());
+}
+
 std::optional<uint64_t> cacheBytes(kt::CacheOp cache) {
   auto format = cache.getFormat() ? parse_format(cache.getFormat()->str()) : std::nullopt;
   if (!format) return std::nullopt;
@@ -216,6 +224,20 @@ std::optional<uint64_t> recordBytes(mlir::ModuleOp module) {
   return bytes;
 }
 
+// What banks of the CPU pass through on a device.
+std::optional<uint64_t> streamBytes(mlir::ModuleOp module, llvm::StringRef device) {
+  GpuStreamAreas areas;
+  bool known = true;
+  forEachStep(module, [&](kt::StepOpInterface step) {
+    auto experts = llvm::dyn_cast<kt::ExpertsOp>(step.getOperation());
+    if (!experts || !experts.getStream() || experts.getPlaceAttr().getDevice() != device) return;
+    std::optional<GpuStream> stream = streamOf(experts);
+    known = known && stream;
+    if (stream) areas.add(*stream);
+  });
+  return known ? std::optional(areas.total()) : std::nullopt;
+}
+
 }  // namespace
 
 std::optional<llvm::SmallVector<mlir::Attribute>> accountOf(mlir::ModuleOp module, mlir::ArrayAttr devices) {
@@ -254,6 +276,9 @@ std::optional<llvm::SmallVector<mlir::Attribute>> accountOf(mlir::ModuleOp modul
     lines.push_back(kt::AccountAttr::get(context, device.getName(), "arena", "activations", device.getArena()));
     if (device.getName() != "cpu") {
       lines.push_back(kt::AccountAttr::get(context, device.getName(), "step-block", "inputs", *block));
+      std::optional<uint64_t> stream = streamBytes(module, device.getName());
+      if (!stream) return std::nullopt;
+      if (*stream != 0) lines.push_back(kt::AccountAttr::get(context, device.getName(), "stream", "experts", *stream));
     } else if (*records != 0) {
       lines.push_back(kt::AccountAttr::get(context, device.getName(), "records", "hand-off", *records));
     }

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "dialects/kt/Kt.h"
+#include "runtime/formats/gpu_stream.h"
 
 namespace ktc::compiler {
 
@@ -19,6 +20,9 @@ std::optional<uint64_t> workspaceBytes(kt::StepOpInterface step, kt::BoundsAttr 
 std::optional<uint64_t> packedBytes(kt::WeightOp weight);
 std::optional<uint64_t> packedBytes(kt::ExpertBankOp bank);
 std::optional<uint64_t> cacheBytes(kt::CacheOp cache);
+
+// How the bank of an op with `stream` passes through its GPU; nullopt: no size.
+std::optional<GpuStream> streamOf(kt::ExpertsOp op);
 
 // The account of a module whose arenas have these sizes, device by device: weights by module class, caches, arena, the step
 // block of a GPU, the records of the CPU. A
