@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "compiler/passes/analysis/Workspace.h"
 #include "dialects/kt/KtWalk.h"
 #include "llvm/ADT/TypeSwitch.h"
 #include "runtime/formats/formats.h"
