@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""--record-experts in every mode: the reference's activation counts in exact mode, and files that add up."""
+"""--record-experts in every mode: the shape of the reference's activation counts, and files that add up."""
 import json
 import os
 import sys
@@ -29,17 +29,19 @@ class RecordExperts(unittest.TestCase):
         return read(self.path(name))
 
     def test_reference_counts(self):
-        """The eval text of the checkpoint: the same layers and experts, and all but the same counts (near-ties of a router)."""
+        """The reference's counts are of 131072 other tokens of the same kind: equal shares, but for the sample."""
         expected = {key.split(".")[2]: counts for key, counts in Setting.reference_json()["activation_counts"].items()}
         found = self.record("eval.json", "--perplexity", Setting.reference("reference.safetensors") + ":eval_ids")
+        self.assertEqual(found["tokens"], 64 * 512)
         self.assertEqual(sorted(found["layers"]), sorted(expected))
         for layer, counts in found["layers"].items():
             self.assertEqual(len(counts), len(expected[layer]))
-            self.assertEqual(sum(counts) % found["tokens"], 0, "top_k of each token")
+            self.assertEqual(sum(counts), 8 * found["tokens"])
             scale = sum(counts) / sum(expected[layer])
-            apart = sum(abs(c - scale * e) for c, e in zip(counts, expected[layer]))
-            # the last id of a row is never fed, so the shares are compared
-            self.assertLess(apart / sum(counts), 0.01, layer)
+            apart = sum(abs(c - scale * e) for c, e in zip(counts, expected[layer])) / sum(counts)
+            self.assertLess(apart, 0.1, layer)
+            even = sum(abs(c - sum(counts) / len(counts)) for c in counts) / sum(counts)
+            self.assertGreater(even, 4 * apart, "far from what an even choice would give")
 
     def test_every_mode_and_adding_up(self):
         ids = read_tensors(Setting.reference("reference.safetensors"), ("eval_ids",))["eval_ids"].row(0)[:24]
