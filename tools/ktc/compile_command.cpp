@@ -11,28 +11,18 @@
 
 #include "compiler/emit/Emit.h"
 #include "models/read_model.h"
+#include "placement/cost_model.h"
 #include "placement/place.h"
 #include "runtime/base/progress.h"
 #include "runtime/base/units.h"
 #include "tools/ktc/compile_report.h"
+#include "tools/ktc/families.h"
 #include "tools/ktc/run_interrupt.h"
 
 namespace ktc::tools {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Family declarations travel with the program: build/PRESET/share/ktc/families beside build/PRESET/bin.
-Expected<fs::path> families_folder(const CompileCommand& command) {
-  if (command.families) return *command.families;
-  std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  const fs::path folder = program.parent_path().parent_path() / "share" / "ktc" / "families";
-  if (!error && fs::is_directory(folder, error)) return folder;
-  return make_error(StatusCode::not_found, {.place = folder.string(),
-                                            .what = "no folder of model families beside the program",
-                                            .remedy = "pass --families FOLDER (models/families of the source tree)"});
-}
 
 Expected<std::string> read_text(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
@@ -95,7 +85,7 @@ Status run_compile(const CompileCommand& command) {
   if (command.target) {
     KTC_ASSIGN_OR_RETURN(target, placement::read_target(*command.target));
   }
-  KTC_ASSIGN_OR_RETURN(const fs::path families, families_folder(command));
+  KTC_ASSIGN_OR_RETURN(const fs::path families, families_folder(command.families));
   KTC_ASSIGN_OR_RETURN(const models::ModelDesc model, command.random_seed ? models::read_model_shapes(command.model, families)
                                                                          : models::read_model(command.model, families));
   if (!command.dry_run)
@@ -117,7 +107,10 @@ Status run_compile(const CompileCommand& command) {
   if (command.stop_after) return write_text(command.output, compiler::printModule(*module));
 
   KTC_ASSIGN_OR_RETURN(const placement::Placement placed, placement::place(model, policy, target));
-  const CompileFacts facts{model, policy, target, placed, *module};
+  KTC_ASSIGN_OR_RETURN(const placement::CostModel cost,
+                       placement::CostModel::create(model, placed.modules, policy, target, placed.counts));
+  KTC_ASSIGN_OR_RETURN(const placement::Prediction prediction, cost.predict(placed.hot));
+  const CompileFacts facts{model, policy, target, placed, *module, prediction};
   if (command.dry_run) return write_text(std::nullopt, report_text(facts));
   return emit(command, facts);
 }

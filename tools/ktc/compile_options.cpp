@@ -19,6 +19,7 @@ Expected<std::optional<CompileCommand>> parse_compile_options(int argc, char** a
   std::string stop;
   CLI::App app("Compiles a Hugging Face checkpoint and a policy into a plan that ktc-run executes.", "ktc");
   app.require_subcommand(1);
+  app.footer("Also: ktc explore, a table of placements; ktc probe, what this machine can do. Each has --help.");
   CLI::App* compile = app.add_subcommand("compile", "checkpoint + policy (+ target) to NAME.ktp");
   compile->add_option("MODEL", command.model, "folder with config.json, *.safetensors and tokenizer.json")->required();
   compile->add_option("--policy", command.policy, "where modules live and in which formats (docs/policy.md)")->required();

@@ -13,6 +13,7 @@
 #include "placement/device_formats.h"
 #include "runtime/base/units.h"
 #include "runtime/formats/formats.h"
+#include "tools/ktc/prediction_report.h"
 
 namespace ktc::tools {
 namespace {
@@ -129,6 +130,8 @@ std::string report_text(const CompileFacts& facts) {
                         facts.policy.defer.max_per_token, facts.policy.defer.decode ? ", decode" : "",
                         facts.policy.defer.extend ? ", prefill" : "",
                         facts.policy.defer.scope == placement::DeferScope::all ? "all" : "those on the CPU");
+  for (const placement::Difference& d : facts.placement.differences)
+    text += fmt::format("differs   {}: {}: requested {}, granted {}: {}\n", d.place, d.what, d.requested, d.granted, d.why);
   for (const std::string& note : facts.placement.notes) text += "note      " + note + "\n";
 
   const std::vector<Line> lines = account(facts);
@@ -142,7 +145,7 @@ std::string report_text(const CompileFacts& facts) {
     if (const std::uint64_t most = reserved(facts, device); most > total)
       text += fmt::format("  {:<50}{:>16} bytes {:>12} less\n", "reserved by placement", most, format_bytes(most - total));
   }
-  return text;
+  return text + prediction_text(facts.prediction);
 }
 
 std::string report_json(const CompileFacts& facts, const std::vector<compiler::WeightQuality>& quality) {
@@ -172,6 +175,12 @@ std::string report_json(const CompileFacts& facts, const std::vector<compiler::W
   root["warnings"] = std::move(warnings);
   root["notes"] = std::move(notes);
   root["memory"] = std::move(memory);
+  llvm::json::Array differences;
+  for (const placement::Difference& d : facts.placement.differences)
+    differences.push_back(llvm::json::Object{{"place", d.place}, {"what", d.what}, {"requested", d.requested}, {"granted", d.granted},
+                                             {"why", d.why}});
+  root["differences"] = std::move(differences);
+  root["predicted"] = prediction_json(facts.prediction);
   return fmt::format("{}\n", llvm::formatv("{0:2}", llvm::json::Value(std::move(root))).str());
 }
 

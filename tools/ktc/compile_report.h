@@ -7,6 +7,7 @@
 #include "compiler/emit/Emit.h"
 #include "mlir/IR/BuiltinOps.h"
 #include "models/model_desc.h"
+#include "placement/cost_model.h"
 #include "placement/place.h"
 
 namespace ktc::tools {
@@ -17,6 +18,7 @@ struct CompileFacts {
   const placement::Target& target;
   const placement::Placement& placement;
   mlir::ModuleOp lowered;                // its account is final
+  const placement::Prediction& prediction;
 };
 
 std::string report_text(const CompileFacts& facts);

@@ -1,0 +1,106 @@
+#include "tools/ktc/explore_measure.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+#include "compiler/emit/Emit.h"
+#include "compiler/pipeline/Pipeline.h"
+#include "llvm/Support/JSON.h"
+#include "mlir/IR/MLIRContext.h"
+
+namespace ktc::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string slurp(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::stringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+std::string last_line(std::string text) {
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text.substr(text.find_last_of('\n') == text.npos ? 0 : text.find_last_of('\n') + 1);
+}
+
+Status failed(const std::string& what, int error) {
+  return make_error(StatusCode::io_error, {.place = "--measure", .what = what, .found = std::strerror(error)});
+}
+
+// Runs a program without a shell; its outputs go to files. Returns the exit status, -1 for a signal.
+Expected<int> run(const std::vector<std::string>& arguments, const fs::path& out, const fs::path& err) {
+  std::vector<char*> argv;
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&actions, 1, out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  posix_spawn_file_actions_addopen(&actions, 2, err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  pid_t child = 0;
+  const int error = posix_spawn(&child, argv[0], &actions, nullptr, argv.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (error != 0) return failed("cannot start " + arguments[0], error);
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0)
+    if (errno != EINTR) return failed("cannot wait for ktc-run", errno);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+}  // namespace
+
+Expected<TemporaryFolder> TemporaryFolder::create() {
+  std::error_code error;
+  std::string name = (fs::temp_directory_path(error) / "ktc-explore-XXXXXX").string();
+  if (error || mkdtemp(name.data()) == nullptr) return failed("cannot make a temporary folder", errno);
+  return TemporaryFolder(fs::path(name));
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  std::error_code ignored;
+  if (!path_.empty()) fs::remove_all(path_, ignored);
+}
+
+Expected<Measured> measure_plan(const models::ModelDesc& model, const placement::Policy& policy, const placement::Target& target,
+                                const MeasureOptions& options, const fs::path& scratch) {
+  const fs::path plan = scratch / "plan.ktp";
+  std::error_code ignored;
+  fs::remove_all(plan, ignored);
+  {
+    mlir::MLIRContext context(mlir::MLIRContext::Threading::DISABLED);
+    KTC_ASSIGN_OR_RETURN(auto module, compiler::compileTo(context, model, policy, target, {}));
+    compiler::EmitOptions emit;
+    emit.folder = plan;
+    emit.report = [](const std::vector<compiler::WeightQuality>&) { return std::string("{}\n"); };
+    if (options.random_seed) emit.random = compiler::RandomOptions{*options.random_seed, 0};
+    KTC_RETURN_IF_ERROR(compiler::emitPlan(*module, model, emit));
+  }
+  const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path() / "ktc-run";
+  const fs::path out = scratch / "out.json", err = scratch / "err.txt";
+  KTC_ASSIGN_OR_RETURN(const int status, run({program.string(), plan.string(), "--bench",
+                                              fmt::format("{},{}", options.prompt, options.new_tokens), "--json"}, out, err));
+  if (status != 0)
+    return Status(StatusCode::unsupported, "not run here: " + (status < 0 ? std::string("ktc-run was killed") : last_line(slurp(err))));
+  auto json = llvm::json::parse(slurp(out));
+  if (!json) {
+    llvm::consumeError(json.takeError());
+    return Status(StatusCode::internal, "--measure: ktc-run --bench --json said no JSON; please report this");
+  }
+  const llvm::json::Object* object = json->getAsObject();
+  const auto number = [&](const char* key) { return object ? object->getNumber(key).value_or(0) : 0; };
+  return Measured{number("decode_tokens_per_second"), number("prefill_tokens_per_second")};
+}
+
+}  // namespace ktc::tools
