@@ -12,6 +12,7 @@
 #include "runtime/base/units.h"
 #include "runtime/formats/gpu_stream.h"
 #include "runtime/formats/handoff.h"
+#include "runtime/formats/moving.h"
 #include "runtime/formats/step_block.h"
 #include "runtime/formats/workspace.h"
 
@@ -77,6 +78,24 @@ std::uint64_t largest_hot_expert(const ModelDesc& model, const std::vector<HotEx
   std::uint64_t largest = 0;
   for (const HotExperts& layer : hot)
     if (layer.device == device) largest = std::max(largest, hot_expert_bytes(model, layer));
+  return largest;
+}
+
+// Where the largest expert that may move to a device lands there: as the CPU packs it.
+Expected<std::uint64_t> spare_expert_bytes(const ModelDesc& model, const std::vector<ModulePlacement>& modules,
+                                           const std::vector<HotExperts>& hot, std::string_view device) {
+  std::uint64_t largest = 0;
+  for (const HotExperts& layer : hot) {
+    const Module& module = model.modules[layer.module];
+    if (layer.device != device || layer.ids.size() >= experts_of(module)) continue;
+    const ModulePlacement& cold = modules[layer.module];
+    std::uint64_t bytes = 0;
+    for (const SlotUse& use : slots_of(module)) {
+      KTC_ASSIGN_OR_RETURN(const std::uint64_t bank, slot_bytes(model, module, use, {cold.weights, cold.group, cold.unrounded, false}));
+      bytes = plus(bytes, plus(bank / experts_of(module), 255) / 256 * 256);
+    }
+    largest = std::max(largest, bytes);
+  }
   return largest;
 }
 
@@ -194,8 +213,11 @@ Expected<std::vector<MemoryLine>> account(const ModelDesc& model, const std::vec
         lines.push_back({device, "hot-experts", model.modules[layer.module].name,
                          times(hot_expert_bytes(model, layer), layer.ids.size())});
     }
-    if (const std::uint64_t expert = largest_hot_expert(model, hot, device); update && expert > 0)
-      lines.push_back({device, "hot-experts", "spare", times(2, expert)});
+    for (const std::string& spares : devices_of(target)) {  // on the GPU itself, and pinned on the CPU for all of them
+      if (!update || spares == "cpu" || (device != spares && device != "cpu")) continue;
+      KTC_ASSIGN_OR_RETURN(const std::uint64_t expert, spare_expert_bytes(model, modules, hot, spares));
+      if (expert > 0) lines.push_back({device, device == "cpu" ? "spare" : "hot-experts", "spare", times(kSpareExperts, expert)});
+    }
     const KvCachePolicy& kv = policy.kv_cache;
     const bool gpu = device != "cpu";
     if (const std::uint64_t page = page_bytes(model, modules, kv, device); page > 0) {

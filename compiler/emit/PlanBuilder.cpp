@@ -43,6 +43,7 @@ class Builder {
       plan_.defer_prefill = defer.getPrefill();
       plan_.defer_decode = defer.getDecode();
     }
+    addMoving();
     plan_.required_features = plan::features_of(plan_);
     for (FileJobs& file : files_) {
       auto out = std::make_unique<planfb::WeightFileT>();
@@ -54,6 +55,30 @@ class Builder {
   }
 
  private:
+  // Layers of which both sides have experts.
+  void addMoving() {
+    auto every = module_->getAttrOfType<mlir::IntegerAttr>(kt::kUpdate);
+    if (!every) return;
+    std::map<std::uint32_t, planfb::MovingExpertsT> layers;
+    for (const auto& entry : plan_.entries)
+      for (const auto& step : entry->steps) {
+        const planfb::ExpertsOpT* op = step->op.AsExpertsOp();
+        if (op == nullptr || op->slots.empty()) continue;
+        planfb::MovingExpertsT& layer = layers[op->layer];
+        layer.layer = op->layer;
+        if (plan_.devices[plan_.weights[op->w_gate_up]->device]->kind == planfb::DeviceKind::cpu) {
+          layer.w_cold_gate_up = op->w_gate_up;
+          layer.w_cold_down = op->w_down;
+        } else {
+          layer.w_hot_gate_up = op->w_gate_up;
+          layer.w_hot_down = op->w_down;
+          layer.slots = op->slots;
+        }
+      }
+    for (auto& [number, layer] : layers) plan_.moving.push_back(std::make_unique<planfb::MovingExpertsT>(std::move(layer)));
+    if (!plan_.moving.empty()) plan_.update_every_tokens = static_cast<std::uint32_t>(every.getInt());
+  }
+
   void addModel() {
     auto facts = module_->getAttrOfType<kt::ModelAttr>("kt.model");
     auto out = std::make_unique<planfb::ModelT>();

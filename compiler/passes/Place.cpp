@@ -22,13 +22,6 @@ using placement::Target;
 
 // What a policy may ask for that no pass does, or that this model cannot have.
 Status checkServed(const models::ModelDesc& model, const Policy& policy) {
-  if (policy.experts.update_every_tokens != 0) {
-    return make_error(StatusCode::unsupported,
-                      {.place = placement::to_string(policy.experts.position),
-                       .what = "moving experts at run time is not compiled yet",
-                       .found = "every_tokens: " + std::to_string(policy.experts.update_every_tokens),
-                       .remedy = "remove update"});
-  }
   for (const models::Module& module : model.modules) {
     const auto* router = std::get_if<models::RouterDesc>(&module.attributes);
     if (!router || policy.defer.max_per_token <= router->top_k) continue;
@@ -37,6 +30,26 @@ Status checkServed(const models::ModelDesc& model, const Policy& policy) {
                        .what = "more late experts than a token has",
                        .found = "max_per_token: " + std::to_string(policy.defer.max_per_token),
                        .expected = "at most " + std::to_string(router->top_k) + ", as '" + module.name + "' chooses"});
+  }
+  return {};
+}
+
+std::string formatText(Format format, std::uint32_t group) {
+  return std::string(to_string(format)) + (placement::has_scales(format) ? ", group " + (group == 0 ? "row" : std::to_string(group)) : "");
+}
+
+// An expert that moves must stay what it is.
+Status checkMoving(const models::ModelDesc& model, const Policy& policy, const placement::Placement& placement) {
+  if (policy.experts.update_every_tokens == 0) return {};
+  for (const placement::HotExperts& hot : placement.hot) {
+    const ModulePlacement& cold = placement.modules[hot.module];
+    if (cold.weights == hot.weights && (!placement::has_scales(hot.weights) || cold.group == hot.group)) continue;
+    return make_error(StatusCode::invalid_argument,
+                      {.place = placement::to_string(policy.experts.position),
+                       .what = "experts that move at run time need one format, but those of '" + model.modules[hot.module].name + "' have two",
+                       .found = formatText(hot.weights, hot.group) + " on " + hot.device,
+                       .expected = formatText(cold.weights, cold.group) + " as on " + cold.device,
+                       .remedy = "give experts.gpu the weights and group of the rule, or remove update"});
   }
   return {};
 }
@@ -63,6 +76,13 @@ class Placer {
     });
     if (!status.ok()) return status;
     for (const placement::HotExperts& hot : placement_.hot) markHot(hot);
+    // a layer whose experts are all on the GPU has none to move
+    const bool moves = llvm::any_of(placement_.hot, [&](const placement::HotExperts& hot) {
+      const auto* experts = std::get_if<models::ExpertsDesc>(&model_.modules[hot.module].attributes);
+      return experts && hot.ids.size() < experts->experts;
+    });
+    if (moves && policy_.experts.update_every_tokens != 0)
+      module_->setAttr(kt::kUpdate, mlir::Builder(module_.getContext()).getI64IntegerAttr(policy_.experts.update_every_tokens));
     if (const placement::DeferPolicy& defer = policy_.defer; defer.max_per_token != 0) {
       module_->setAttr(kt::kDefer, kt::DeferAttr::get(module_.getContext(), defer.max_per_token, defer.decode, defer.extend,
                                                       defer.scope == placement::DeferScope::all,
@@ -236,6 +256,7 @@ struct Place : impl::PlaceBase<Place> {
     KTC_ASSIGN_OR_RETURN(models::ModelDesc model, modelFromIr(getOperation()));
     KTC_ASSIGN_OR_RETURN(placement::Placement placement, placement::place(model, with, on));
     KTC_RETURN_IF_ERROR(checkServed(model, with));
+    KTC_RETURN_IF_ERROR(checkMoving(model, with, placement));
     Placer placer(getOperation(), model, with, placement);
     KTC_RETURN_IF_ERROR(placer.run());
     remarkCounts(getOperation(), "kt-place", {{"copies", placer.copies()}});

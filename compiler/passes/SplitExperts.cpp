@@ -20,7 +20,7 @@ constexpr llvm::StringLiteral kName = "kt-split-experts";
 class Splitter {
  public:
   explicit Splitter(mlir::ModuleOp module)
-      : context_(module.getContext()), symbols_(module), users_(usersOfWeights(module)) {}
+      : context_(module.getContext()), symbols_(module), users_(usersOfWeights(module)), moving_(module->hasAttr(kt::kUpdate)) {}
 
   mlir::LogicalResult split(kt::ExpertBankOp bank) {
     kt::HotAttr hot = bank.getHotAttr();
@@ -72,7 +72,7 @@ class Splitter {
     op->setLoc(kt::withRule(op.getLoc(), hot.getLine()));
   }
 
-  // The hot matrices leave the bank for one of their own; slots say for every expert where it went.
+  // The hot matrices leave the bank for one of their own, or are there a second time where experts move; slots say for every expert where it went.
   std::tuple<kt::ExpertBankOp, mlir::DenseI32ArrayAttr, mlir::DenseI32ArrayAttr> divide(kt::ExpertBankOp bank,
                                                                                        kt::HotAttr hot) {
     std::set<int32_t> hotIds(hot.getExperts().asArrayRef().begin(), hot.getExperts().asArrayRef().end());
@@ -80,7 +80,7 @@ class Splitter {
     for (int32_t expert = 0, next = 0; expert < int32_t(bank.getExperts()); ++expert) {
       const bool isHot = hotIds.count(expert) != 0;
       hotSlots.push_back(isHot ? next++ : -1);
-      coldSlots.push_back(isHot ? -1 : int32_t(cold.size()));
+      coldSlots.push_back(isHot ? -1 : moving_ ? expert : int32_t(cold.size()));
       if (!isHot) cold.push_back(expert);
     }
     mlir::Builder builder(context_);
@@ -90,8 +90,10 @@ class Splitter {
     hotBank.setIdsAttr(hot.getExperts());
     place(hotBank, hot);
     symbols_.insert(hotBank, std::next(bank->getIterator()));
-    bank.setExpertsAttr(builder.getI64IntegerAttr(cold.size()));
-    bank.setIdsAttr(builder.getDenseI32ArrayAttr(cold));
+    if (!moving_) {  // otherwise any of them may come back
+      bank.setExpertsAttr(builder.getI64IntegerAttr(cold.size()));
+      bank.setIdsAttr(builder.getDenseI32ArrayAttr(cold));
+    }
     return {hotBank, builder.getDenseI32ArrayAttr(hotSlots), builder.getDenseI32ArrayAttr(coldSlots)};
   }
 
@@ -120,6 +122,7 @@ class Splitter {
   mlir::MLIRContext* context_;
   mlir::SymbolTable symbols_;
   llvm::StringMap<Steps> users_;
+  const bool moving_;  // experts change sides at run time
   unsigned layers_ = 0;
   uint64_t experts_ = 0;
 };

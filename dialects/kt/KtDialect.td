@@ -57,6 +57,7 @@
 //   kt.entry buffers [#kt.buffer]              Entry.buffers, same indices
 //   kt.entry graphs [#kt.graph]                Entry.graphs, same indices
 //   module kt.defer                            Plan.defer_decode, .defer_prefill
+//   module kt.update                           Plan.update_every_tokens; the hot and cold banks of each layer: Plan.moving
 //   an op of a body                            one Step: kind `compute` on the CPU, `launch` on a GPU; place.device,
 //                                              place.activations, in_views, out_views, workspace (an index in buffers), graph
 //                                              (an index in graphs), name = stepName(op), location = locationText(op)

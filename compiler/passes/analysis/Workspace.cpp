@@ -1,12 +1,15 @@
 #include "compiler/passes/analysis/Workspace.h"
 
 #include <map>
+#include <set>
 
 #include "compiler/passes/Symbols.h"
+#include "dialects/kt/KtWalk.h"
 #include "llvm/ADT/TypeSwitch.h"
 #include "runtime/formats/formats.h"
 #include "runtime/formats/gpu_workspace.h"
 #include "runtime/formats/handoff.h"
+#include "runtime/formats/moving.h"
 #include "runtime/formats/step_block.h"
 #include "runtime/formats/workspace.h"
 
@@ -238,6 +241,37 @@ std::optional<uint64_t> streamBytes(mlir::ModuleOp module, llvm::StringRef devic
   return known ? std::optional(areas.total()) : std::nullopt;
 }
 
+// Where experts of the CPU land on a device that they move to: as much as the largest needs.
+std::optional<uint64_t> spareBytes(mlir::ModuleOp module, llvm::StringRef device) {
+  if (!module->hasAttr(kt::kUpdate)) return 0;
+  std::map<int64_t, kt::ExpertBankOp> cold;
+  std::set<int64_t> moving;
+  forEachStep(module, [&](kt::StepOpInterface step) {
+    auto experts = llvm::dyn_cast<kt::ExpertsOp>(step.getOperation());
+    if (!experts || !experts.getSlotsAttr()) return;
+    auto bank = mlir::SymbolTable::lookupNearestSymbolFrom<kt::ExpertBankOp>(step, experts.getBankAttr());
+    const int64_t layer = experts.getModule().getLayer();
+    if (bank.getDevice() == "cpu") cold[layer] = bank;
+    if (bank.getDevice() == device) moving.insert(layer);
+  });
+  uint64_t most = 0;
+  for (int64_t layer : moving) {
+    auto bank = cold.find(layer);
+    if (bank == cold.end()) continue;
+    auto format = bank->second.getFormat() ? parse_format(bank->second.getFormat()->str()) : std::nullopt;
+    auto packing = bank->second.getPacking() ? parse_packing(bank->second.getPacking()->str()) : std::nullopt;
+    if (!format || !packing) return std::nullopt;
+    const uint64_t hidden = bank->second.getHidden(), inner = bank->second.getIntermediate();
+    const uint32_t group = static_cast<uint32_t>(bank->second.getGroup().value_or(0));
+    // gate and up are paired, down is not; both have the bytes of plain panels
+    auto gateUp = packed_bytes(*format, *packing, 1, 2 * inner, hidden, group);
+    auto down = packed_bytes(*format, *packing == Packing::panel_paired ? Packing::panel : *packing, 1, hidden, inner, group);
+    if (!gateUp || !down) return std::nullopt;
+    most = std::max(most, SpareExpert{*gateUp, *down}.bytes());
+  }
+  return kSpareExperts * most;
+}
+
 }  // namespace
 
 std::optional<llvm::SmallVector<mlir::Attribute>> accountOf(mlir::ModuleOp module, mlir::ArrayAttr devices) {
@@ -261,7 +295,16 @@ std::optional<llvm::SmallVector<mlir::Attribute>> accountOf(mlir::ModuleOp modul
   const bool hybrid = llvm::any_of(devices.getAsRange<kt::DeviceAttr>(), [](kt::DeviceAttr d) { return d.getName() != "cpu"; });
   std::optional<uint64_t> block = hybrid ? stepBlockBytes(module) : 0, records = hybrid ? recordBytes(module) : 0;
   if (!block || !records) return std::nullopt;
+  uint64_t spareOnHost = 0;
   for (auto device : devices.getAsRange<kt::DeviceAttr>()) {
+    if (device.getName() == "cpu") continue;
+    std::optional<uint64_t> spare = spareBytes(module, device.getName());
+    if (!spare) return std::nullopt;
+    spareOnHost += *spare;
+  }
+  for (auto device : devices.getAsRange<kt::DeviceAttr>()) {
+    const uint64_t spare = device.getName() == "cpu" ? spareOnHost : *spareBytes(module, device.getName());
+    if (spare != 0) lines.push_back(kt::AccountAttr::get(context, device.getName(), "spare", "experts", spare));
     for (auto& [key, bytes] : weights) {
       if (key.first != device.getName()) continue;
       lines.push_back(
