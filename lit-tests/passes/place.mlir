@@ -7,13 +7,14 @@
 // Integer weights: groups and panels, int8 activations for products alone, rows for the lookup and the per-head matrices.
 // RUN: ktc-opt %S/../Inputs/gqa.mlir --kt-place="policy=%S/../Inputs/int4.yaml target=%source/placement/targets/laptop-8-cores-32gb.yaml" --kt-verify-placed --mlir-print-local-scope | FileCheck %s --check-prefix=INT
 // RUN: ktc-opt %S/../Inputs/mla.mlir --kt-place="policy=%S/../Inputs/int4.yaml target=%source/placement/targets/laptop-8-cores-32gb.yaml" --kt-verify-placed --mlir-print-local-scope | FileCheck %s --check-prefix=LATENT
-// What cannot be placed, or is not compiled yet.
+// What cannot be placed.
 // RUN: not ktc-opt %S/../Inputs/gqa.mlir --kt-place 2>&1 | FileCheck %s --check-prefix=NOPOLICY
 // RUN: not ktc-opt %S/../Inputs/gqa.mlir --kt-place=policy=%S/missing.yaml 2>&1 | FileCheck %s --check-prefix=NOFILE
 // RUN: not ktc-opt %S/../Inputs/gqa.mlir --kt-place="policy=%S/../Inputs/no-such-device.yaml target=%source/placement/targets/laptop-8-cores-32gb.yaml" 2>&1 | FileCheck %s --check-prefix=DEVICE
 // RUN: not ktc-opt %S/../Inputs/gqa.mlir --kt-place="policy=%S/../Inputs/too-late.yaml target=%source/placement/targets/laptop-8-cores-32gb.yaml" 2>&1 | FileCheck %s --check-prefix=TOOLATE
 // RUN: ktc-opt %S/../Inputs/gqa.mlir --kt-place="policy=%S/../Inputs/defers.yaml target=%source/placement/targets/laptop-8-cores-32gb.yaml" | FileCheck %s --check-prefix=DEFER
-// RUN: not ktc-opt %S/../Inputs/gqa.mlir --kt-place="policy=%S/../Inputs/updates.yaml target=%source/placement/targets/laptop-8-cores-32gb.yaml" 2>&1 | FileCheck %s --check-prefix=UPDATE
+// RUN: not ktc-opt %S/../Inputs/moe.mlir --kt-place="policy=%S/../Inputs/updates.yaml target=%source/placement/targets/two-socket-ddr5-382gb-rtx4090.yaml" 2>&1 | FileCheck %s --check-prefix=UPDATE
+// RUN: ktc-opt %S/../Inputs/moe.mlir --kt-place="policy=%S/../Inputs/moves.yaml target=%source/placement/targets/two-socket-ddr5-382gb-rtx4090.yaml" | FileCheck %s --check-prefix=MOVES
 // RUN: ktc-opt %S/../Inputs/moe.mlir --kt-place="policy=%S/../Inputs/hybrid.yaml target=%source/placement/targets/two-socket-ddr5-382gb-rtx4090.yaml" --mlir-print-local-scope | FileCheck %s --check-prefix=HOT
 // RUN: not ktc-opt %S/../Inputs/mla.mlir --kt-fold-weights --kt-place="policy=%S/../Inputs/defers.yaml" 2>&1 | FileCheck %s --check-prefix=LATE
 // RUN: ktc-opt %S/../Inputs/gqa.mlir --kt-specialise-entries="chunk=8 decode=1" | sed '/kt.entry @"decode/,$ s/<Norm "norm">/<Norm "other">/' > %t.other
@@ -66,7 +67,8 @@
 // What the policy defers is written down, with its line; a token has only so many experts.
 // DEFER: kt.defer = #kt.defer<max_per_token = 2, decode = true, prefill = false, all = false, line = "defers.yaml:5:8">
 // TOOLATE: error: too-late.yaml:5:8: more late experts than a token has: found max_per_token: 3, expected at most 2, as 'l0.gate' chooses
-// UPDATE: error: updates.yaml:6:3: moving experts at run time is not compiled yet: found every_tokens: 256; remove update
+// UPDATE: error: updates.yaml:9:3: experts that move at run time need one format, but those of 'l0.experts' have two: found int8, group row on cuda:0, expected bf16 as on cpu; give experts.gpu the weights and group of the rule, or remove update
+// MOVES: kt.update = 256 : i64
 // Hot experts are noted on their bank, and the sum of a layer stays with the residual.
 // HOT: kt.expert_bank @l0.experts experts 4 {{.*}} on "cpu" as "bf16" packed "row_major" hot <device = "cuda:0", weights = "bf16", activations = "bf16", experts = [0], line = "hybrid.yaml:9:11">
 // HOT: kt.cache @kv {{.*}} on "cuda:0" as "bf16"
