@@ -9,7 +9,7 @@ cd "$(dirname "$0")"
 
 # cmake and ninja build; clang-22 compiles; mold links; ccache makes the second build quick
 packages=(
-  cmake ninja-build pkg-config git python3 python3-pip g++ clang-22 mold ccache
+  cmake ninja-build pkg-config git python3 g++ clang-22 mold ccache
   # the compiler half: MLIR 22 lies in Debian 12's security archive
   libmlir-22-dev mlir-22-tools llvm-22-dev llvm-22-tools libclang-rt-22-dev libyaml-cpp-dev libzstd-dev zlib1g-dev
   # the runtime half
@@ -18,6 +18,9 @@ packages=(
   # the tests
   libgtest-dev libgmock-dev libbenchmark-dev
 )
+
+command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] && cuda=1 || cuda=
+[ -z "$cuda" ] || packages+=(python3-pip)  # fetches FlashInfer's headers
 
 say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
 die() { printf 'bootstrap.sh: %s\n' "$*" >&2; exit 1; }
@@ -42,7 +45,7 @@ install_missing() {
 
 # Builds with CUDA take FlashInfer's headers; without them our own attention kernels serve.
 fetch_headers() {
-  command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || return 0
+  [ -n "$cuda" ] || return 0
   cmake/fetch_flashinfer.sh || say "without FlashInfer's headers, attention on a GPU has our own kernels alone"
 }
 
