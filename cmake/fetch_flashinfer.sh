@@ -19,7 +19,7 @@ trap 'rm -rf "$work"' EXIT
 printf 'flashinfer-python==%s --hash=sha256:%s\n' "$version" "$sha256" >"$work/requirements.txt"
 python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --require-hashes \
   --dest "$work" -r "$work/requirements.txt" >"$work/log" 2>&1 ||
-  fail "pip could not download flashinfer-python $version: $(tail -n 1 "$work/log")"
+  fail "pip could not download flashinfer-python $version: $(grep -m 1 ERROR "$work/log" || tail -n 1 "$work/log")"
 python3 - "$work" "$work/out" <<'PYTHON'
 import glob, os, re, sys, zipfile
 work, out = sys.argv[1:]
