@@ -326,7 +326,7 @@ Expected<Policy> parse_policy(std::string_view text, std::string_view name) {
   if (root.kind() == yaml::Kind::null)
     return make_error(StatusCode::invalid_argument, {policy.file, "empty policy", "nothing", "version: 1 and rules",
                                                      "start from one of the shipped policies (docs/policy.md)"});
-  KTC_ASSIGN_OR_RETURN(Map map, root.map({"version", "rules", "experts", "defer", "kv_cache", "batch", "limits", "best-effort"}));
+  KTC_ASSIGN_OR_RETURN(Map map, root.map({"version", "rules", "experts", "defer", "kv_cache", "batch", "activation_group", "limits", "best-effort"}));
   KTC_ASSIGN_OR_RETURN(Node version, map.require("version"));
   const auto number = version.integer();
   if (!number.ok() || *number != 1) return version.error({}, "1", "this ktc reads version 1 only");
@@ -336,6 +336,10 @@ Expected<Policy> parse_policy(std::string_view text, std::string_view name) {
   if (map.has("defer")) KTC_RETURN_IF_ERROR(read_defer(map["defer"], &policy.defer));
   if (map.has("kv_cache")) KTC_RETURN_IF_ERROR(read_kv_cache(map["kv_cache"], &policy.kv_cache));
   if (map.has("batch")) KTC_RETURN_IF_ERROR(read_batch(map["batch"], &policy.batch));
+  if (map.has("activation_group")) {
+    KTC_ASSIGN_OR_RETURN(policy.activation_group,
+                         map["activation_group"].choice<std::uint32_t>({{"64", 64}, {"128", 128}, {"row", 0}}));
+  }
   if (map.has("limits")) KTC_RETURN_IF_ERROR(read_limits(map["limits"], &policy.limits));
   KTC_RETURN_IF_ERROR(map.read("best-effort", &policy.best_effort));
   return policy;

@@ -113,6 +113,8 @@ struct Policy {
   DeferPolicy defer;
   KvCachePolicy kv_cache;
   BatchPolicy batch;
+  // Input features that share a scale of int8 activations: 64, 128, or 0 for the whole row. Fixed in the plan, equal on every path.
+  std::uint32_t activation_group = 64;
   std::map<std::string, Limit> limits;  // by device; overrides the target's memory
   bool best_effort = false;             // what cannot be granted is listed, not refused
   std::string file;                     // last component of the path

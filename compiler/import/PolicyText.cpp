@@ -91,6 +91,8 @@ std::string policyText(const Policy& policy) {
   text += "}\n";
   if (!policy.limits.empty()) text += "limits:\n";
   for (const auto& [device, limit] : policy.limits) text += fmt::format("  {}: {}B\n", quotedText(device), limit.bytes);
+  if (policy.activation_group != 64)
+    text += policy.activation_group == 0 ? "activation_group: row\n" : fmt::format("activation_group: {}\n", policy.activation_group);
   if (policy.best_effort) text += "best-effort: true\n";
   return text;
 }

@@ -19,8 +19,8 @@ namespace ktc::compiler {
 std::unique_ptr<mlir::Pass> createPlace(const placement::Policy& policy, const placement::Target& target,
                                         Status& status);
 
-// kt-tile-cpu with a target that the caller has read; it must outlive the pass.
-std::unique_ptr<mlir::Pass> createTileCpu(const placement::Target& target, bool thresholds);
+// kt-tile-cpu with a target that the caller has read; it must outlive the pass. `granule`: of x and h, 64, 128 or 0.
+std::unique_ptr<mlir::Pass> createTileCpu(const placement::Target& target, bool thresholds, std::uint32_t granule);
 
 #define GEN_PASS_REGISTRATION
 #include "compiler/passes/Passes.h.inc"

@@ -15,7 +15,10 @@ using placement::Target;
 
 struct TileCpu : impl::TileCpuBase<TileCpu> {
   using TileCpuBase::TileCpuBase;
-  TileCpu(const Target& target, bool chooseThresholds) : targetObject(&target) { thresholds = chooseThresholds; }
+  TileCpu(const Target& target, bool chooseThresholds, uint32_t granule) : targetObject(&target) {
+    thresholds = chooseThresholds;
+    xGranule = hGranule = granule;
+  }
 
   void runOnOperation() override {
     Target read;
@@ -65,8 +68,8 @@ struct TileCpu : impl::TileCpuBase<TileCpu> {
 
 }  // namespace
 
-std::unique_ptr<mlir::Pass> createTileCpu(const Target& target, bool thresholds) {
-  return std::make_unique<TileCpu>(target, thresholds);
+std::unique_ptr<mlir::Pass> createTileCpu(const Target& target, bool thresholds, std::uint32_t granule) {
+  return std::make_unique<TileCpu>(target, thresholds, granule);
 }
 
 }  // namespace ktc::compiler

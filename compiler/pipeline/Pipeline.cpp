@@ -139,7 +139,7 @@ Status runPasses(mlir::ModuleOp module, std::optional<Phase> from, const placeme
   passes.enableVerifier(true);
   buildPipeline(passes, from, std::min(options.stop, Phase::lowered),
                 {policy.batch, [&] { return createPlace(policy, target, placing); },
-                 [&] { return createTileCpu(target, options.tile); },
+                 [&] { return createTileCpu(target, options.tile, policy.activation_group); },
                  options.disabled});
   if (mlir::succeeded(passes.run(module))) {
     return options.stop >= Phase::lowered ? checkBudget(module, policy, target) : Status();

@@ -82,6 +82,19 @@ limits: {cuda:0: 24GiB, cpu: 382GiB}
   EXPECT_EQ(policy.file, "p.yaml");
 }
 
+TEST(PolicyTest, ReadsTheGroupOfActivations) {
+  const std::string rules = "version: 1\nrules:\n  - match: {class: \"*\"}\n    place: {device: cpu}\n";
+  for (const auto& [word, group] : {std::pair{"64", 64u}, {"128", 128u}, {"row", 0u}}) {
+    const auto policy = parse_policy(rules + "activation_group: " + word + "\n", "p.yaml");
+    ASSERT_TRUE(policy.ok()) << policy.status().message();
+    EXPECT_EQ(policy->activation_group, group);
+  }
+  const auto wrong = parse_policy(rules + "activation_group: 32\n", "p.yaml");
+  ASSERT_FALSE(wrong.ok());
+  EXPECT_THAT(wrong.status().message(), ::testing::HasSubstr("p.yaml:5:19"));
+  EXPECT_EQ(parse_policy(rules, "p.yaml")->activation_group, 64u);
+}
+
 TEST(PolicyTest, DefaultsAreTheDocumentedOnes) {
   const Policy policy = parse("version: 1\nrules: [{match: {name: \".*\"}, place: {device: cpu}}]\n");
   EXPECT_EQ(policy.rules[0].cls, std::nullopt);

@@ -80,7 +80,9 @@ Status emit(const CompileCommand& command, const CompileFacts& facts) {
 
 Status run_compile(const CompileCommand& command) {
   // The small files first: a typo in the policy is reported before a thousand shards are opened.
-  KTC_ASSIGN_OR_RETURN(const placement::Policy policy, placement::read_policy(command.policy));
+  KTC_ASSIGN_OR_RETURN(placement::Policy policy, placement::read_policy(command.policy));
+  if (command.activation_group)
+    policy.activation_group = *command.activation_group == "row" ? 0 : static_cast<std::uint32_t>(std::stoul(*command.activation_group));
   placement::Target target = placement::host_target();
   if (command.target) {
     KTC_ASSIGN_OR_RETURN(target, placement::read_target(*command.target));

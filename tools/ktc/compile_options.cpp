@@ -34,6 +34,8 @@ Expected<std::optional<CompileCommand>> parse_compile_options(int argc, char** a
   compile->add_flag("!--no-clip-search", command.clip_search, "int8 and int4: round to amax / 127 and amax / 7, without a search");
   compile->add_option("--moments", command.moments, "int8 and int4: weigh rounding errors with what ktc-run --record-moments wrote");
   compile->add_flag("!--no-tile", command.tile, "choose no tile kernels (AMX) for the target");
+  compile->add_option("--activation-group", command.activation_group, "inputs that share a scale of int8 activations; overrides the policy's key")
+      ->check(CLI::IsMember({"64", "128", "row"}));
   compile->add_option("--disable-pass", command.disabled, "leave an optimisation out: defer-experts, fold-weights, form-cuda-graphs, fuse, schedule, split-experts, stream-experts")
       ->allow_extra_args(false);
   compile->add_option("--max-error", command.max_error, "fail when rounding changes a matrix by more: ||w - wq|| / ||w||, for example 0.1")
