@@ -139,7 +139,7 @@ class Hybrid(unittest.TestCase):
             (found,) = self.run_json(self.plan(late, stream=True), "--perplexity", Setting.reference("reference.safetensors") + ":eval_ids")
             self.assertLess(abs(found["perplexity"] / reference["perplexity"][f"defer_{late}"] - 1), 1e-3)
         path = os.path.join(self.folder.name, "stream.json")
-        long = max(prompts, key=len)
+        long = " ".join(prompts)
         self.run_json(self.plan(stream=True), "--prompt", long, "--max-tokens", "2", "--trace", path)
         with open(path, encoding="utf-8") as f:
             events = json.load(f)
