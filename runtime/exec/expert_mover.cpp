@@ -168,7 +168,7 @@ Status ExpertMover::repack(Site& site, Landing& landing, std::uint32_t matrix) {
   return {};
 }
 
-// The host's tables stay as they are until the next step is over.
+// Behind all changes of these tables, which then stay as they are until the stream has taken them.
 Status ExpertMover::send_tables(const Layer& layer) {
   for (Gpu& gpu : gpus_)
     for (const std::uint32_t w : {layer.w_hot, layer.w_cold}) {
@@ -204,6 +204,7 @@ Status ExpertMover::advance() {
     staged_.clear();
     std::swap(staging, staging_seconds_);
   }
+  flipped_.clear();
   for (Site& site : sites_) {
     const auto any = [&](State state) {
       return std::any_of(site.landings.begin(), site.landings.end(), [&](const Landing& l) { return l.state == state; });
@@ -221,12 +222,13 @@ Status ExpertMover::advance() {
         cold[swap.out] = static_cast<std::int32_t>(swap.out);
         cold[swap.in] = -1;
         update_.moved(swap);
-        KTC_RETURN_IF_ERROR(send_tables(layer));
+        flipped_.push_back(swap.layer);
       }
     }
     for (Landing& landing : site.landings)
       if (landing.state == State::staged) KTC_RETURN_IF_ERROR(start_copy(site, landing));
   }
+  for (const std::uint32_t layer : flipped_) KTC_RETURN_IF_ERROR(send_tables(layers_[layer]));
   while (active_ && !wanted_.empty()) {
     const ExpertSwap swap = wanted_.front();
     const auto slots = update_.slots(swap.layer);
@@ -247,6 +249,25 @@ Status ExpertMover::advance() {
     changed_.notify_one();
   }
   if (active_) update_.add_cost(seconds(trace_now() - begin) + staging / std::max(options_.threads, 1));
+  return {};
+}
+
+Status ExpertMover::hurry(std::chrono::nanoseconds time) {
+  const auto end = std::chrono::steady_clock::now() + time;
+  const auto under_way = [this] {
+    return std::any_of(sites_.begin(), sites_.end(), [](const Site& site) {
+      return std::any_of(site.landings.begin(), site.landings.end(), [](const Landing& l) { return l.state != State::free; });
+    });
+  };
+  while (active_ && (!wanted_.empty() || under_way()) && std::chrono::steady_clock::now() < end) {
+    KTC_RETURN_IF_ERROR(advance());
+    const std::uint64_t begin = trace_now();
+    if (flipped_.empty())
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    else  // the tables may change again
+      for (Gpu& gpu : gpus_) KTC_RETURN_IF_ERROR(gpu.compute().wait());
+    update_.add_cost(seconds(trace_now() - begin));
+  }
   return {};
 }
 

@@ -8,9 +8,10 @@
 // Steps read the tables through pointers that never change: those of the device in the kernels' arguments, those of the host in the
 // CPU's pair filters. Both change between the same two steps. A spare area is written again behind an event of its repacking.
 //
-// Threading: one thread, that which runs steps. Nothing here waits for a device.
+// Threading: one thread, that which runs steps. Nothing here waits for a device, but for hurry().
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -49,6 +50,9 @@ class ExpertMover {
 
   // Between two steps, nothing of the last one runs any more: what has landed is taken over, what waits gets on its way.
   Status advance();
+  // Between two steps as well: goes on with what is wanted for so long at most. Behind a chunk of a prompt, whose experts serve what
+  // it is about to generate: it took its time, and the next steps are better for it.
+  Status hurry(std::chrono::nanoseconds time);
   // Behind a step of so many tokens. True: a trial ended and did not pay; the experts stay where they are from now on.
   bool end_step(std::size_t tokens, bool decode);
 
@@ -108,6 +112,7 @@ class ExpertMover {
   std::vector<Layer> layers_;
   std::vector<Site> sites_;          // by gpu
   std::deque<ExpertSwap> wanted_;
+  std::vector<std::uint32_t> flipped_;  // layers whose tables the last advance() changed
 
   // The thread that stages.
   std::mutex mutex_;

@@ -61,7 +61,7 @@ class HybridExecutor final : public Executor {
   Status wait_copies();
   Status give_up(Status status);
   void count_activations(const HybridProgram& program) const;
-  void end_update(bool decode);
+  Status end_update(bool decode, std::uint64_t nanoseconds);
   void beat();
 
   std::shared_ptr<const plan::OpenPlan> plan_;
@@ -265,9 +265,10 @@ Expected<StepResult> HybridExecutor::run(std::span<const StepSequence> sequences
   KTC_RETURN_IF_ERROR(check_sequences(plan_->plan, sequences));
   KTC_ASSIGN_OR_RETURN(const std::size_t chosen, choose_entry(bounds_, sequences));
   HybridProgram& program = programs_[chosen];
+  const std::uint64_t begin = trace_now();
   KTC_RETURN_IF_ERROR(run_entry(program, sequences));
   count_activations(program);
-  end_update(program.bounds.decode);
+  KTC_RETURN_IF_ERROR(end_update(program.bounds.decode, trace_now() - begin));
   StepResult result;
   result.logits = program.logits.data;
   result.row_stride = program.logits.stride;
@@ -343,10 +344,11 @@ Status HybridExecutor::walk(HybridProgram& program) {
         break;
       }
       case StepKind::compute: {
+        const bool skipped = step.skipped_with != plan::kNone && step.skipped_with == skipped_;
+        if (!skipped) KTC_RETURN_IF_ERROR(wait_copies());
         if (mover_ != nullptr && step.moving.ids.data != nullptr)
           mover_->count(step.moving.index, step.moving.ids, cpu_.state.count(step.moving.of_rows), program.bounds.decode);
-        if (step.skipped_with != plan::kNone && step.skipped_with == skipped_) break;
-        KTC_RETURN_IF_ERROR(wait_copies());
+        if (skipped) break;
         const std::uint64_t begin = trace_now();
         ResultNear near;
         if (step.near_record != plan::kNone) {
@@ -513,9 +515,18 @@ Status HybridExecutor::give_up(Status status) {
   return broken_;
 }
 
-void HybridExecutor::end_update(bool decode) {
-  if (mover_ == nullptr || !mover_->end_step(cpu_.state.tokens, decode) || options_.note == nullptr) return;
-  options_.note(options_.note_context, "experts stay where they are from now on, moving them did not pay: " + to_text(*mover_->ended_trial()));
+// A step of a prompt leaves some of its time for the experts that it chose.
+Status HybridExecutor::end_update(bool decode, std::uint64_t nanoseconds) {
+  if (mover_ == nullptr) return {};
+  if (mover_->end_step(cpu_.state.tokens, decode)) {
+    if (options_.note != nullptr)
+      options_.note(options_.note_context,
+                    "experts stay where they are from now on, moving them did not pay: " + to_text(*mover_->ended_trial()));
+    return {};
+  }
+  if (decode) return {};
+  Status status = mover_->hurry(std::chrono::nanoseconds(nanoseconds / 20));
+  return status.ok() ? Status() : give_up(std::move(status));
 }
 
 void HybridExecutor::count_activations(const HybridProgram& program) const {
