@@ -195,7 +195,8 @@ TEST_F(HybridTest, MoreLateExpertsThanThereAreIsAnErrorOfThePolicy) {
 // Every optimisation can be left out: the plan verifies, and differs.
 TEST_F(HybridTest, EveryOptimisationCanBeLeftOut) {
   const models::ModelDesc model = demo();
-  const placement::Policy policy = hybrid("defer: {max_per_token: 2}\n");
+  placement::Policy policy = hybrid("defer: {max_per_token: 2}\n");
+  policy.batch.stream_chunk = 2 * policy.batch.chunk;
   auto whole = lower(model, policy);
   ASSERT_TRUE(whole);
   const std::vector<std::byte> bytes = planOf(*whole, model);

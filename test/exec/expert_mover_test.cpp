@@ -70,11 +70,14 @@ TEST_P(Moving, TheModelStaysWhatItIs) {
       options.graphs = graphs;
       const auto executor = disk_.open(options);
       ASSERT_NE(executor, nullptr);
+      // The same again with experts elsewhere at its start, until some moved during three runs. A move takes as long as the
+      // machine lets the thread that stages it wait, so a run may see none.
       std::uint64_t moves = 0;
-      for (std::uint32_t round = 0; round < 3; ++round) {  // the same again, with experts elsewhere at its start
+      for (std::uint32_t round = 0, moved = 0; moved < 3; ++round) {
+        ASSERT_LT(round, 200u) << "nothing moves: " << moves;
         EXPECT_LT(distance(run_alone(*executor, ids, {10}), expected), kRounding) << round;
         ASSERT_TRUE(executor->updates().has_value());
-        EXPECT_GT(executor->updates()->moves, moves) << round;
+        moved += executor->updates()->moves > moves;
         moves = executor->updates()->moves;
       }
     }

@@ -116,7 +116,7 @@ TEST(BudgetTest, EightSlotsNameTheLargestFit) {
   EXPECT_EQ(placed.status().code(), StatusCode::resource_exhausted);
   EXPECT_EQ(placed.status().message(),
             "p.yaml: cuda:0 is too small by 22.0 MiB: found 96.0 MiB (RoutedExperts 24.0 MiB, Attention 4.0 MiB, "
-            "Embedding 800.0 KiB, Head 800.0 KiB, Router 64.0 KiB, Norm 36.0 KiB, kv-cache 64.0 MiB, context and step block 1.0 MiB, arena at most 1.3 MiB), expected at most 74.0 MiB of target 'small card'; kv_cache.sequences: 5 is the most that fits "
+            "Embedding 800.0 KiB, Head 800.0 KiB, Router 64.0 KiB, Norm 36.0 KiB, kv-cache 64.0 MiB, context, step block and stream 1.0 MiB, arena at most 1.3 MiB), expected at most 74.0 MiB of target 'small card'; kv_cache.sequences: 5 is the most that fits "
             "with tokens: 4096, or kv_cache.tokens: 2672 is the most that fits with sequences: 8");
 }
 
@@ -125,7 +125,7 @@ TEST(BudgetTest, ALimitOfThePolicyIsNamedByItsLine) {
   ASSERT_FALSE(placed.ok());
   EXPECT_EQ(placed.status().message(),
             "p.yaml:8:18: cuda:0 is too small by 16.0 MiB: found 64.0 MiB (RoutedExperts 24.0 MiB, Attention 4.0 MiB, "
-            "Embedding 800.0 KiB, Head 800.0 KiB, Router 64.0 KiB, Norm 36.0 KiB, kv-cache 32.0 MiB, context and step block 1.0 MiB, arena at most 1.3 MiB), expected at most 48.0 MiB; kv_cache.sequences: 1 is the most that fits with tokens: 4096, or "
+            "Embedding 800.0 KiB, Head 800.0 KiB, Router 64.0 KiB, Norm 36.0 KiB, kv-cache 32.0 MiB, context, step block and stream 1.0 MiB, arena at most 1.3 MiB), expected at most 48.0 MiB; kv_cache.sequences: 1 is the most that fits with tokens: 4096, or "
             "kv_cache.tokens: 2032 is the most that fits with sequences: 4");
 }
 
@@ -135,7 +135,7 @@ TEST(BudgetTest, TooManyHotExpertsNameTheMostThatFit) {
   EXPECT_EQ(placed.status().message(),
             "p.yaml: cuda:0 is too small by 62.0 MiB: found 136.0 MiB (RoutedExperts 24.0 MiB, Attention 4.0 MiB, "
             "Embedding 800.0 KiB, Head 800.0 KiB, Router 64.0 KiB, Norm 36.0 KiB, hot experts 72.0 MiB, kv-cache 32.0 "
-            "MiB, context and step block 1.0 MiB, arena at most 1.3 MiB), expected at most 74.0 MiB of target 'small card'; experts.on_gpu: {max: "
+            "MiB, context, step block and stream 1.0 MiB, arena at most 1.3 MiB), expected at most 74.0 MiB of target 'small card'; experts.on_gpu: {max: "
             "9MiB}, 3 experts, is the most that fits");
 }
 
@@ -144,7 +144,7 @@ TEST(BudgetTest, WhenNothingHelpsItSaysSo) {
   ASSERT_FALSE(placed.ok());
   EXPECT_EQ(placed.status().message(),
             "p.yaml:8:18: cuda:0 is too small by 48.0 MiB: found 64.0 MiB (RoutedExperts 24.0 MiB, Attention 4.0 MiB, "
-            "Embedding 800.0 KiB, Head 800.0 KiB, Router 64.0 KiB, Norm 36.0 KiB, kv-cache 32.0 MiB, context and step block 1.0 MiB, arena at most 1.3 MiB), expected at most 16.0 MiB; no KV cache fits: place modules elsewhere, take a smaller "
+            "Embedding 800.0 KiB, Head 800.0 KiB, Router 64.0 KiB, Norm 36.0 KiB, kv-cache 32.0 MiB, context, step block and stream 1.0 MiB, arena at most 1.3 MiB), expected at most 16.0 MiB; no KV cache fits: place modules elsewhere, take a smaller "
             "batch.chunk, or raise the limit of cuda:0");
 }
 

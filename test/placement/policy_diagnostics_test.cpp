@@ -42,7 +42,7 @@ const Case kDocument[] = {
      "p.yaml: empty policy: found nothing, expected version: 1 and rules; start from one of the shipped policies "
      "(docs/policy.md)"},
     {"NotAMap", "- 1",
-     "p.yaml:1:1: found a list, expected a map with version, rules, experts, defer, kv_cache, batch, limits, best-effort"},
+     "p.yaml:1:1: found a list, expected a map with version, rules, experts, defer, kv_cache, batch, activation_group, limits, best-effort"},
     {"NotYaml", "rules: [", "p.yaml:1:1: not valid YAML: end of sequence flow not found"},
     {"NotText", std::string("version: 1\0", 11),
      "p.yaml: not a text file: found bytes that are not UTF-8, expected UTF-8 text"},
