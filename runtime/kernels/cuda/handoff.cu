@@ -122,8 +122,10 @@ __global__ void __launch_bounds__(kAwaitThreads) await_kernel(AwaitArgs a) {
     row_at(a.out, (nothing ? 0 : live) + i / columns)[i % columns] = 0.0f;
   if (nothing || live == 0) return;
 
-  __shared__ bool poisoned;
+  __shared__ bool poisoned, waiting;
   bool near = false, poison = false;
+  if (threadIdx.x == 0) waiting = false;
+  __syncthreads();
   const unsigned cells = live * per_row;
   // every thread takes part in each round, with cells or without
   for (unsigned start = blockIdx.x * kAwaitThreads; start < cells; start += step * kCellsInFlight) {
@@ -144,7 +146,11 @@ __global__ void __launch_bounds__(kAwaitThreads) await_kernel(AwaitArgs a) {
 #pragma unroll
       for (unsigned k = 0; k < kCellsInFlight; ++k)
         if ((missing & 1u << k) && cell[k].w == epoch) missing &= ~(1u << k);
-      if (__syncthreads_or(missing != 0)) {
+      if (missing != 0) waiting = true;
+      __syncthreads();
+      const bool wait = waiting;
+      __syncthreads();  // nobody sets it for the next cells before all have looked
+      if (wait) {
         if (threadIdx.x == 0) poisoned = wait_until_near(a, epoch);
         __syncthreads();
         poison = poisoned;

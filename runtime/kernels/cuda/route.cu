@@ -14,22 +14,29 @@ constexpr unsigned kRowsAtOnce = 4;         // rows of x that share one pass ove
 CounterPool route_pool;
 __device__ unsigned route_counters[kCounters];
 
-// The top_k of one token, by one warp. choice: [experts + groups] floats of this warp. Logits were perhaps written by other blocks.
-__device__ void choose(const RouteArgs& a, unsigned row, const float* logits, float* choice) {
+// Floats of shared memory that choose() takes.
+__host__ __device__ inline unsigned choice_floats(unsigned experts, unsigned groups) { return 2 * experts + groups; }
+
+// The top_k of one token, by one warp. scratch: choice_floats() of this warp. Logits were perhaps written by other blocks; they are
+// read once, and every score is made once: a choice is a chain of dependent steps, and each look into memory would lengthen it.
+__device__ void choose(const RouteArgs& a, unsigned row, const float* logits, float* scratch) {
   const unsigned lane = threadIdx.x % kWarp, experts = a.experts;
+  float* scores = scratch;
+  float* choice = scratch + experts;
   float top = -INFINITY, sum = 0;
-  if (!a.sigmoid) {
-    for (unsigned e = lane; e < experts; e += kWarp) top = fmaxf(top, __ldcg(logits + e));
-    top = warp_max(top);
-    for (unsigned e = lane; e < experts; e += kWarp) sum += exp_plain(__ldcg(logits + e) - top);
-    sum = warp_sum(sum);
-  }
-  const auto score = [&](unsigned e) {
-    const float logit = __ldcg(logits + e);
-    return a.sigmoid ? sigmoid_plain(logit) : exp_plain(logit - top) / sum;
-  };
   for (unsigned e = lane; e < experts; e += kWarp) {
-    const float value = a.bias != nullptr ? score(e) + a.bias[e] : score(e);
+    const float logit = __ldcg(logits + e);
+    scores[e] = a.sigmoid ? sigmoid_plain(logit) : logit;
+    top = fmaxf(top, logit);
+  }
+  if (!a.sigmoid) {
+    top = warp_max(top);
+    for (unsigned e = lane; e < experts; e += kWarp) sum += scores[e] = exp_plain(scores[e] - top);
+    sum = warp_sum(sum);
+    for (unsigned e = lane; e < experts; e += kWarp) scores[e] /= sum;
+  }
+  for (unsigned e = lane; e < experts; e += kWarp) {
+    const float value = a.bias != nullptr ? scores[e] + a.bias[e] : scores[e];
     choice[e] = value == value ? value : -INFINITY;
   }
   __syncwarp();
@@ -74,7 +81,7 @@ __device__ void choose(const RouteArgs& a, unsigned row, const float* logits, fl
     }
     const std::uint32_t most = __reduce_max_sync(kAllLanes, best);
     const std::uint32_t id = __reduce_min_sync(kAllLanes, best == most ? at : 0xffffffffu);
-    const float weight = score(id);
+    const float weight = scores[id];
     total += weight;
     if (lane == 0) {
       ids[k] = static_cast<std::int32_t>(id);
@@ -125,14 +132,14 @@ __global__ void __launch_bounds__(kWarps * kWarp) few_kernel(RouteArgs a, float*
   if (!last_block(&route_counters[counter], gridDim.x)) return;
   if (warp >= choosers) return;
   for (unsigned r = warp; r < a.rows; r += choosers)
-    choose(a, r, logits + std::size_t{r} * a.experts, choice + warp * (a.experts + a.groups));
+    choose(a, r, logits + std::size_t{r} * a.experts, choice + warp * choice_floats(a.experts, a.groups));
 }
 
 __global__ void __launch_bounds__(kWarps * kWarp) choose_kernel(RouteArgs a, const float* logits) {
   wait_for_inputs();
   extern __shared__ float choice[];
   const unsigned warp = threadIdx.x / kWarp, r = blockIdx.x * (blockDim.x / kWarp) + warp;
-  if (r < a.rows) choose(a, r, logits + std::size_t{r} * a.experts, choice + warp * (a.experts + a.groups));
+  if (r < a.rows) choose(a, r, logits + std::size_t{r} * a.experts, choice + warp * choice_floats(a.experts, a.groups));
 }
 
 // logits = x w^T in f32 for many rows: tiles of 64 x 64, 16 columns at a time, 4 x 4 sums per thread.
@@ -184,7 +191,7 @@ int route_cuda(const RouteArgs& a, void* stream) {
   if (a.rows == 0) return 0;
   if (a.experts > kMostExperts || a.scratch.bytes < std::uint64_t{a.rows} * a.experts * 4) return cudaErrorInvalidValue;
   float* logits = reinterpret_cast<float*>(a.scratch.data);
-  const unsigned each = (a.experts + a.groups) * 4, fitting = kSharedBytes / each, choosers = fitting < kWarps ? fitting : kWarps;
+  const unsigned each = choice_floats(a.experts, a.groups) * 4, fitting = kSharedBytes / each, choosers = fitting < kWarps ? fitting : kWarps;
   const bool vectors = vector_rows(a.x) && a.w.columns % 8 == 0;
   const bool known = for_format(a.w.format, [&]<Format kFormat>() {
     if (a.rows <= kFewRows) {
