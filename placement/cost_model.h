@@ -6,8 +6,8 @@
 //
 //   experts touched    U = sum over the cold of 1 - (1 - p_e)^B: rows are independent, so real batches touch fewer
 //   product on a CPU   max(r, c) + 0.5 min(r, c): r = bytes / (read rate * read_efficiency), c = operations / rate of the kernel
-//                      that the rows per matrix select (tiles.h). The 0.5 is what overlap leaves, fitted to the table of expert
-//                      layers in docs/performance.md: 1 to 256 tokens per expert within 17 % (cost_model_test.cpp)
+//                      that the rows per matrix select (tiles.h). The 0.5 is what overlap leaves, fitted to expert layers that
+//                      were measured at 1 to 256 tokens per expert: within 17 % (cost_model_test.cpp)
 //   product on a GPU   max(r, c) + kernels * kernel_us
 //   attention          its products, and the KV cache read once for each row: context * bytes of a token
 //   hand-off           handoff_us, times the probability that any pair is cold, and record and result over PCIe

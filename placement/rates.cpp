@@ -33,12 +33,12 @@ DeviceRates cpu_rates(const CpuTarget& cpu, std::vector<std::string>* notes) {
   rates.device = "cpu";
   rates.read = 1e3 * assume(cpu.read_gb_per_s, std::min(10.0 * cores, 80.0 * cpu.sockets), "read_gb_per_s");
   rates.vector = 1e6 * assume(cpu.vnni_tops, cores * (has("avx512_vnni") ? 0.37 : has("avx2") ? 0.09 : 0.01), "vnni_tops");
-  if (has("amx_tile") && has("amx_int8")) rates.tile = 1e6 * assume(cpu.amx_int8_tops, 1.06 * cores, "amx_int8_tops");
+  if (has("amx_tile") && has("amx_int8")) rates.tile = 1e6 * assume(cpu.amx_int8_tops, 2.0 * cores, "amx_int8_tops");
   rates.reads = assume(cpu.read_efficiency,
                        {{Format::f32, 0.85}, {Format::bf16, 0.85}, {Format::fp8, 0.8}, {Format::int8, 0.87}, {Format::int4, 0.77}},
                        "read_efficiency");
   Efficiency matrices{{Format::f32, 0.7}, {Format::bf16, 0.7}};
-  if (rates.tile > 0) matrices.insert({{Format::fp8, 0.2}, {Format::int8, 0.145}, {Format::int4, 0.13}});
+  if (rates.tile > 0) matrices.insert({{Format::fp8, 0.2}, {Format::int8, 0.26}, {Format::int4, 0.19}});
   rates.matrices = assume(cpu.matrix_efficiency, matrices, "matrix_efficiency");
   rates.kernel_us = assume(cpu.kernel_us, 1.0, "kernel_us");
   assume.note(notes);

@@ -29,7 +29,7 @@ struct Rates {
 };
 
 // Assumed where the target is silent, from measurements on two machines (docs/performance.md) scaled by cores: 10 GB/s a core
-// and at most 80 GB/s a socket; 0.37 (AVX-512 VNNI), 0.09 (AVX2), 0.01 TOPS a core for vectors, 1.06 for tiles; a GPU of 500 GB/s,
+// and at most 80 GB/s a socket; 0.37 (AVX-512 VNNI), 0.09 (AVX2), 0.01 TOPS a core for vectors, 2 for tiles; a GPU of 500 GB/s,
 // 0.137 * 10^12 bf16 operations for each GB/s, 20 GB/s of PCIe, 2 us a kernel, 5 us a hand-off.
 Rates rates_of(const Target& target);
 

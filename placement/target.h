@@ -28,7 +28,7 @@ struct CpuTarget {
   std::uint64_t l2_bytes = 0;    // per core, 0: unknown
   std::uint64_t l3_bytes = 0;    // over all sockets, 0: unknown or none
   double vnni_tops = 0;          // 10^12 int8 operations a second (two per multiply-add) of the kernels for few rows, all cores
-  double amx_int8_tops = 0;      // of the tile kernel, all cores, operands in L2, one scale per row
+  double amx_int8_tops = 0;      // of bare tile multiplications, all cores, operands in L2
   Efficiency read_efficiency;    // of read_gb_per_s: expert kernels of one token
   Efficiency matrix_efficiency;  // of amx_int8_tops (f32, bf16: of the vector rate): experts of many tokens
   double kernel_us = 0;          // fixed time of one parallel loop of a step

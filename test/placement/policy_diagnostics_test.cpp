@@ -58,7 +58,7 @@ const Case kDocument[] = {
     {"RulesNotAList", "version: 1\nrules: {match: 1}", "p.yaml:2:8: rules: found a map, expected a list"},
     {"UnknownKey", with("kvcache: {tokens: 1}"),
      "p.yaml:3:1: unknown key: found 'kvcache', expected one of version, rules, experts, defer, kv_cache, batch, "
-     "limits, best-effort; did you mean 'kv_cache'?"},
+     "activation_group, limits, best-effort; did you mean 'kv_cache'?"},
     {"DuplicateKey", with("batch: {chunk: 1}\nbatch: {chunk: 2}"),
      "p.yaml:4:1: duplicate key: found 'batch' twice in one map; remove one of the two"},
     {"Anchor", with("limits: &a {cpu: 1GiB}"),

@@ -69,7 +69,7 @@ class Layers {
     KTC_ASSIGN_OR_RETURN(const auto graph, capture(handoff));
     quit_ = false;
     std::thread host;
-    if (handoff) host = std::thread([this] { serve(); });
+    if (handoff) host = std::thread([this, before = epoch_] { serve(before); });
     std::vector<double> times;
     Status status;
     for (int step = 0; status.ok() && step < kSteps + kWarm; ++step) {
@@ -135,8 +135,8 @@ class Layers {
 #endif
   }
 
-  void serve() {
-    std::uint32_t last = started_.load();
+  // `last`: the step before the first that it serves. (Not read here: the thread may begin after that step did.)
+  void serve(std::uint32_t last) {
     const std::byte data[12] = {};
     while (!quit_) {
       const std::uint32_t epoch = started_.load(std::memory_order_acquire);
