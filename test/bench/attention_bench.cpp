@@ -17,20 +17,10 @@
 
 #include "runtime/device/device.h"
 #include "runtime/formats/gpu_workspace.h"
+#include "test/bench/take.h"
 
 namespace ktc {
 namespace {
-
-void fail(const Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "attention_bench: %s\n", status.message().c_str());
-  std::exit(1);
-}
-template <typename T>
-T take(Expected<T> value) {
-  fail(value.status());
-  return std::move(*value);
-}
 
 struct Options {
   bool emulate = false;

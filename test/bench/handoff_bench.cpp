@@ -19,23 +19,13 @@
 #include "runtime/device/device.h"
 #include "runtime/formats/handoff.h"
 #include "runtime/formats/handoff_cells.h"
+#include "test/bench/take.h"
 
 namespace ktc {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-void fail(const Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "handoff_bench: %s\n", status.message().c_str());
-  std::exit(1);
-}
-template <typename T>
-T take(Expected<T> value) {
-  fail(value.status());
-  return std::move(*value);
-}
 
 struct Options {
   bool emulate = false;

@@ -139,13 +139,16 @@ __global__ void __launch_bounds__(kAwaitThreads) await_kernel(AwaitArgs a) {
       if (i < cells && in_row / kPerPanel * 32 + in_row % kPerPanel * kValues < columns) missing |= 1u << k;
     }
     const unsigned wanted = missing;
-    if (!near) {
+    const auto read_missing = [&] {  // all in flight at once
 #pragma unroll
       for (unsigned k = 0; k < kCellsInFlight; ++k)
         if (missing & 1u << k) cell[k] = load_cell(a.cells + std::size_t{base + k * step} * kCellBytes);
 #pragma unroll
       for (unsigned k = 0; k < kCellsInFlight; ++k)
         if ((missing & 1u << k) && cell[k].w == epoch) missing &= ~(1u << k);
+    };
+    if (!near) {
+      read_missing();
       if (missing != 0) waiting = true;
       __syncthreads();
       const bool wait = waiting;
@@ -158,12 +161,7 @@ __global__ void __launch_bounds__(kAwaitThreads) await_kernel(AwaitArgs a) {
       }
     }
     for (unsigned round = 1; missing != 0 && !poison; ++round) {
-#pragma unroll
-      for (unsigned k = 0; k < kCellsInFlight; ++k)
-        if (missing & 1u << k) cell[k] = load_cell(a.cells + std::size_t{base + k * step} * kCellBytes);
-#pragma unroll
-      for (unsigned k = 0; k < kCellsInFlight; ++k)
-        if ((missing & 1u << k) && cell[k].w == epoch) missing &= ~(1u << k);
+      read_missing();
       if (missing != 0 && round % kPoisonEvery == 0) poison = load_cell(a.words).w != 0;
     }
 #pragma unroll

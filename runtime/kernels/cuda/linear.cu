@@ -148,12 +148,8 @@ int linear_cuda(const LinearArgs& a, void* stream) {
   const std::uint64_t stride = (a.w.columns + 63) / 64 * 64;
   auto* x = reinterpret_cast<__nv_bfloat16*>(a.scratch.data);
   if (const int error = round_rows(a.x, a.rows, x, stride, stream)) return error;
-  GemmArgs g = {};
-  g.a = x;
-  g.a_stride = stride;
+  GemmArgs g = gemm_args(x, stride, a.w);
   g.rows = a.rows;
-  g.w = rows_of(a.w);
-  g.columns = g.w.columns;
   g.n = g.w.rows;
   g.out = a.out.data;
   g.out_stride = a.out.stride;

@@ -86,6 +86,16 @@ int allow_shared(Kernel kernel, std::size_t bytes) {
 // x f32 to bf16 [rows][padded to 64], zeros behind the columns.
 int round_rows(const Matrix& x, std::uint32_t rows, __nv_bfloat16* out, std::uint64_t out_stride, void* stream);
 
+// The part that every product has; the rest is zero.
+inline GemmArgs gemm_args(const __nv_bfloat16* a, std::uint64_t a_stride, const Weight& w) {
+  GemmArgs g = {};
+  g.a = a;
+  g.a_stride = a_stride;
+  g.w = rows_of(w);
+  g.columns = w.columns;
+  return g;
+}
+
 int launch_tile_gemm(Format format, const GemmArgs& args, std::uint32_t most_tiles, void* stream);
 
 // out[r][n] = x[r] . W[n] (+ bias), one warp per element: f32 activations, f32 weights.
