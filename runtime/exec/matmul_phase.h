@@ -26,6 +26,23 @@ void matmul_phase(Workers& workers, std::size_t rows, std::size_t columns, std::
   });
 }
 
+// Rows [m, m_end) of x times features [n, n_end) of w, to the same rows of y.
+inline kernels::MatmulArgs product_args(const Matrix& x, const Weight& w, const Matrix& y, std::size_t m, std::size_t m_end,
+                                        std::size_t n, std::size_t n_end) {
+  kernels::MatmulArgs args = {};
+  args.x = x.row(m);
+  args.x_stride = x.stride;
+  args.w = w.data;
+  args.w_row_bytes = w.row_bytes;
+  args.y = y.row(m);
+  args.y_stride = y.stride;
+  args.m = m_end - m;
+  args.k = w.columns;
+  args.n_begin = n;
+  args.n_end = n_end;
+  return args;
+}
+
 // Calls body(row_begin, row_end); `work` is the elements that one row touches.
 template <typename Body>
 void row_phase(Workers& workers, std::size_t rows, std::size_t work, const Body& body) {

@@ -21,53 +21,22 @@ void run_step(const NormStep& s, const StepState& state) {
 void run_step(const LinearStep& s, const StepState& state) {
   matmul_phase(*state.workers, state.count(s.of_rows), s.w.rows, s.w.columns, s.w.row_bytes,
                [&](std::size_t m, std::size_t m_end, std::size_t n, std::size_t n_end) {
-                 kernels::MatmulArgs args = {};
-                 args.x = s.x.row(m);
-                 args.x_stride = s.x.stride;
-                 args.w = s.w.data;
-                 args.w_row_bytes = s.w.row_bytes;
+                 kernels::MatmulArgs args = product_args(s.x, s.w, s.out, m, m_end, n, n_end);
                  args.bias = s.bias;
-                 args.y = s.out.row(m);
-                 args.y_stride = s.out.stride;
-                 args.m = m_end - m;
-                 args.k = s.w.columns;
-                 args.n_begin = n;
-                 args.n_end = n_end;
                  s.matmul(args);
                });
 }
 
 void run_step(const MlpStep& s, const StepState& state) {
   const std::size_t rows = state.count(s.of_rows);
+  const Matrix hidden = {s.hidden, s.intermediate, s.intermediate};
   matmul_phase(*state.workers, rows, s.intermediate, s.gate_up.columns, 2 * s.gate_up.row_bytes,
                [&](std::size_t m, std::size_t m_end, std::size_t n, std::size_t n_end) {
-                 kernels::MatmulArgs args = {};
-                 args.x = s.x.row(m);
-                 args.x_stride = s.x.stride;
-                 args.w = s.gate_up.data;
-                 args.w_row_bytes = s.gate_up.row_bytes;
-                 args.y = s.hidden + m * s.intermediate;
-                 args.y_stride = s.intermediate;
-                 args.m = m_end - m;
-                 args.k = s.gate_up.columns;
-                 args.n_begin = n;
-                 args.n_end = n_end;
-                 s.gate_up_fn(args, s.intermediate);
+                 s.gate_up_fn(product_args(s.x, s.gate_up, hidden, m, m_end, n, n_end), s.intermediate);
                });
   matmul_phase(*state.workers, rows, s.down.rows, s.intermediate, s.down.row_bytes,
                [&](std::size_t m, std::size_t m_end, std::size_t n, std::size_t n_end) {
-                 kernels::MatmulArgs args = {};
-                 args.x = s.hidden + m * s.intermediate;
-                 args.x_stride = s.intermediate;
-                 args.w = s.down.data;
-                 args.w_row_bytes = s.down.row_bytes;
-                 args.y = s.out.row(m);
-                 args.y_stride = s.out.stride;
-                 args.m = m_end - m;
-                 args.k = s.intermediate;
-                 args.n_begin = n;
-                 args.n_end = n_end;
-                 s.matmul(args);
+                 s.matmul(product_args(hidden, s.down, s.out, m, m_end, n, n_end));
                });
 }
 

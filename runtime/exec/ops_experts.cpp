@@ -8,20 +8,10 @@ namespace ktc::exec {
 
 void run_step(const RouteStep& s, const StepState& state) {
   const std::size_t rows = state.count(s.of_rows);
+  const Matrix logits = {s.logits, s.experts, s.experts};
   matmul_phase(*state.workers, rows, s.experts, s.w.columns, s.w.row_bytes,
                [&](std::size_t m, std::size_t m_end, std::size_t n, std::size_t n_end) {
-                 kernels::MatmulArgs args = {};
-                 args.x = s.x.row(m);
-                 args.x_stride = s.x.stride;
-                 args.w = s.w.data;
-                 args.w_row_bytes = s.w.row_bytes;
-                 args.y = s.logits + m * s.experts;
-                 args.y_stride = s.experts;
-                 args.m = m_end - m;
-                 args.k = s.w.columns;
-                 args.n_begin = n;
-                 args.n_end = n_end;
-                 s.matmul(args);
+                 s.matmul(product_args(s.x, s.w, logits, m, m_end, n, n_end));
                });
   row_phase(*state.workers, rows, 8 * s.experts, [&](std::size_t begin, std::size_t end) {
     for (std::size_t r = begin; r < end; ++r) {
