@@ -27,6 +27,8 @@ class Pinning {
   Pinning() = default;
   // `cores` as usable_cores() lists them.
   Pinning(int threads, const std::vector<std::vector<int>>& cores);
+  // Worker i has the CPUs cores[i], one set for each worker.
+  explicit Pinning(const std::vector<std::vector<int>>& cores) : Pinning(static_cast<int>(cores.size()), cores) {}
 
   bool empty() const { return cores_.empty(); }
   // Null when empty.

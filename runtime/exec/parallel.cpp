@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <exception>
 #include <optional>
 #include <string>
@@ -32,19 +33,32 @@ namespace {
 // for one, so each holds the crew and the last one to leave frees it.
 struct Crew {
   // On few CPUs nobody is bound: others need them too, and a bound thread can not make way (measured: prefill some 5 % slower).
-  Crew(int threads, const std::vector<std::vector<int>>& cores, int cpus)
-      : region(threads, SpinPatience::fitting(threads, cpus)),
-        pinning(cpus > kFewCpus ? Pinning(threads, cores) : Pinning()),
-        threads(threads) {}
+  // On several nodes everybody is: a worker elsewhere would read other nodes' memory.
+  Crew(const std::vector<WorkerNode>& nodes, int threads, const std::vector<std::vector<int>>& cores, int cpus)
+      : region(workers_of(nodes), SpinPatience::fitting(threads, cpus)), pinning(pinning_for(nodes, threads, cores, cpus)) {}
+
+  static std::vector<int> workers_of(const std::vector<WorkerNode>& nodes) {
+    std::vector<int> workers;
+    for (const WorkerNode& node : nodes) workers.push_back(static_cast<int>(node.share.workers));
+    return workers;
+  }
+  static Pinning pinning_for(const std::vector<WorkerNode>& nodes, int threads, const std::vector<std::vector<int>>& cores, int cpus) {
+    if (nodes.size() == 1) return cpus > kFewCpus ? Pinning(threads, cores) : Pinning();
+    std::vector<std::vector<int>> pins;
+    for (const WorkerNode& node : nodes) pins.insert(pins.end(), node.pins.begin(), node.pins.end());
+    return Pinning(pins);
+  }
 
   void hold() { holders.fetch_add(1, std::memory_order_relaxed); }
   void drop() {
     if (holders.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
   }
 
-  void work() {
-    const int slot = tbb::this_task_arena::current_thread_index();
-    if (slot < 1 || slot >= threads) return region.unreserve();
+  // Index 0 of each arena is kept for a thread that calls it: the caller of node 0, nobody in the others.
+  void work(std::size_t node) {
+    const int index = tbb::this_task_arena::current_thread_index();
+    const int slot = region.first_of(node) + index - (node == 0 ? 0 : 1);
+    if (index < 1 || slot >= region.first_of(node + 1)) return region.unreserve(node);
     // Here and not in an observer of the arena: observers are not told of workers that leave an arena after its owner is gone,
     // and those would stay bound.
     const Pinned pinned(pinning.core(slot));
@@ -53,7 +67,6 @@ struct Crew {
 
   SpinRegion region;
   const Pinning pinning;
-  const int threads;
   std::atomic<int> holders{1};
 };
 
@@ -77,15 +90,18 @@ Crew& handed_over(Crew* const& in_task) {
 }  // namespace
 
 struct Workers::Arena {
-  explicit Arena(int threads) : arena(threads) {
+  Arena(const std::vector<WorkerNode>& nodes, int threads) {
     // More workers than CPUs only when the user asks for them: the smallest such control of a process holds for all its arenas.
     if (threads > tbb::info::default_concurrency())
       control.emplace(tbb::global_control::max_allowed_parallelism, static_cast<std::size_t>(threads));
-    arena.initialize();
+    for (std::size_t n = 0; n < nodes.size(); ++n) {
+      arenas.emplace_back(static_cast<int>(nodes[n].share.workers) + (n == 0 ? 0 : 1), 1u);
+      arenas.back().initialize();
+    }
     const std::vector<std::vector<int>> cores = usable_cores();
     std::size_t cpus = 0;
     for (const std::vector<int>& core : cores) cpus += core.size();
-    crew = new Crew(threads, cores, std::min(static_cast<int>(cpus), cpu_quota().value_or(kMostThreads)));
+    crew = new Crew(nodes, threads, cores, std::min(static_cast<int>(cpus), cpu_quota().value_or(kMostThreads)));
   }
   ~Arena() {
     crew->region.retire();
@@ -110,27 +126,34 @@ struct Workers::Arena {
   void open() {
     crew->region.open();
     bool sent = false;
-    while (crew->region.reserve()) {
+    for (std::size_t node = 0; node < crew->region.nodes(); ++node) sent = send(node) || sent;
+    if (sent) crew->pinning.settle_caller();
+  }
+
+  // Whether a worker of the node was sent.
+  bool send(std::size_t node) {
+    bool sent = false;
+    while (crew->region.reserve(node)) {
       crew->hold();
       announce(crew);
       try {
-        arena.enqueue([crew = crew] {
+        arenas[node].enqueue([crew = crew, node] {
           Crew& ours = handed_over(crew);
-          ours.work();
+          ours.work(node);
           ours.drop();
         });
       } catch (const std::exception&) {  // no memory for a task: fewer workers, the same results
-        crew->region.unreserve();
+        crew->region.unreserve(node);
         crew->drop();
         break;
       }
       sent = true;
     }
-    if (sent) crew->pinning.settle_caller();
+    return sent;
   }
 
   std::optional<tbb::global_control> control;
-  tbb::task_arena arena;
+  std::deque<tbb::task_arena> arenas;  // of each node
   Crew* crew = nullptr;
   int visits = 0;
 };
@@ -138,14 +161,26 @@ struct Workers::Arena {
 Workers::~Workers() = default;
 
 Expected<std::unique_ptr<Workers>> Workers::create(int threads) {
+  WorkerNode all;
+  all.share.workers = static_cast<std::uint32_t>(std::max(1, threads));
+  return create(std::vector<WorkerNode>{all});
+}
+
+Expected<std::unique_ptr<Workers>> Workers::create(const std::vector<WorkerNode>& nodes) {
+  std::unique_ptr<Workers> workers(new Workers);
+  std::size_t threads = 0;
+  workers->first_ = {0};
+  for (const WorkerNode& node : nodes) workers->first_.push_back(threads += node.share.workers);
   if (threads > kMostThreads)
     return make_error(StatusCode::invalid_argument, {"threads", "too many", std::to_string(threads),
                                                      "at most " + std::to_string(kMostThreads), ""});
-  std::unique_ptr<Workers> workers(new Workers);
-  workers->threads_ = std::max(1, threads);
-  if (workers->threads_ == 1) return workers;
+  if (nodes.empty() || nodes.size() > kMostNodes)
+    return make_error(StatusCode::invalid_argument, {"nodes", "", std::to_string(nodes.size()),
+                                                     "1 to " + std::to_string(kMostNodes), ""});
+  workers->threads_ = static_cast<int>(threads);
+  if (threads == 1) return workers;
   try {
-    workers->arena_ = std::make_unique<Arena>(workers->threads_);
+    workers->arena_ = std::make_unique<Arena>(nodes, workers->threads_);
   } catch (const std::exception& error) {
     return make_error(StatusCode::resource_exhausted, {"workers", "cannot start " + std::to_string(threads) + " threads",
                                                        error.what(), "", "ask for fewer threads"});
@@ -159,9 +194,9 @@ std::chrono::nanoseconds Workers::spin() const {
   return threads_ == 1 ? std::chrono::nanoseconds(0) : arena_->crew->region.spin();
 }
 
-void Workers::run(Body body, const void* context, std::size_t count) {
+void Workers::run(Body body, const void* context, const Deal& deal) {
   const Arena::Visit visit(*arena_);
-  arena_->crew->region.run(body, context, count);
+  arena_->crew->region.run(body, context, deal);
 }
 
 void Workers::enter_arena(void (*body)(const void*), const void* context) {

@@ -3,15 +3,20 @@
 // Work is claimed dynamically: which worker runs which range is open, so whatever runs here must not let its result depend on
 // it. One thread at a time calls enter() and parallel_for(); it is worker 0 and does all that no other worker comes to do. The
 // others are oneTBB workers that spin between the loops of a step and shortly after it (spin_region.h).
+//
+// Workers may be of several NUMA nodes, an arena of oneTBB for each. Then every item of a loop belongs to a node, whose workers
+// take it before others do (claims.h): where nothing else is said, nodes get ranges as large as their number of workers.
 #pragma once
 
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <vector>
 
 #include "runtime/base/status.h"
 #include "runtime/exec/claims.h"
+#include "runtime/exec/cpu_nodes.h"
 
 namespace ktc::exec {
 
@@ -20,12 +25,21 @@ constexpr int kMostThreads = 1024;
 class Workers {
  public:
   // `threads` (less than 1: 1) includes the calling thread. Errors: more than kMostThreads; the system refuses threads or memory.
+  // One node, whatever the machine is.
   static Expected<std::unique_ptr<Workers>> create(int threads);
+  // As deal_workers() says, at least one on each. Of several nodes each worker is bound to its CPUs, but for the calling thread,
+  // which is the first of node 0.
+  static Expected<std::unique_ptr<Workers>> create(const std::vector<WorkerNode>& nodes);
   ~Workers();
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
   int threads() const { return threads_; }
+  std::size_t nodes() const { return first_.size() - 1; }
+  // Where the share of a node begins in [0, total), in units; node nodes(): total.
+  std::size_t share(std::size_t total, std::size_t node, std::size_t unit = 1) const {
+    return weights::share_begin(total, first_[node], first_.back(), unit);
+  }
 
   // Inside a range: which worker runs it, in [0, threads()).
   int index() const;
@@ -44,7 +58,7 @@ class Workers {
   }
 
   // Calls fn(claims) on this thread and on every worker that comes in time; together they do the items [0, count) as claims.h
-  // says. Item 0 is this thread's. Otherwise as parallel_for.
+  // says, all of one phase. Item 0 is this thread's. Otherwise as parallel_for.
   template <typename Fn>
   void for_claims(std::size_t count, const Fn& fn) {
     if (count == 0) return;
@@ -52,7 +66,19 @@ class Workers {
       Claims all(count);
       return fn(all);
     }
-    run([](const void* context, Claims& claims) noexcept { (*static_cast<const Fn*>(context))(claims); }, &fn, count);
+    Deal deal(nodes());
+    deal.add([&](std::size_t node) { return share(count, node + 1) - share(count, node); });
+    for_claims(deal, fn);
+  }
+  // The same for items that belong to nodes: deal(nodes()) with what was added to it.
+  template <typename Fn>
+  void for_claims(const Deal& deal, const Fn& fn) {
+    if (deal.count() == 0) return;
+    if (threads_ == 1 || deal.count() == 1) {
+      Claims all(deal.count());
+      return fn(all);
+    }
+    run([](const void* context, Claims& claims) noexcept { (*static_cast<const Fn*>(context))(claims); }, &fn, deal);
   }
 
   // How long an item that waits for an item below it spins before it yields.
@@ -70,10 +96,11 @@ class Workers {
   struct Arena;
   using Body = void (*)(const void* context, Claims& claims) noexcept;
   Workers() = default;
-  void run(Body body, const void* context, std::size_t count);
+  void run(Body body, const void* context, const Deal& deal);
   void enter_arena(void (*body)(const void*), const void* context);
 
   int threads_ = 1;
+  std::vector<std::size_t> first_{0, 1};  // of each node: workers of the nodes before it; then all
   std::unique_ptr<Arena> arena_;  // null for one thread
 };
 

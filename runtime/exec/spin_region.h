@@ -35,7 +35,9 @@ class SpinRegion {
   using Body = void (*)(const void* context, Claims& claims) noexcept;
 
   // `threads` counts the caller, which is worker 0.
-  SpinRegion(int threads, SpinPatience patience);
+  SpinRegion(int threads, SpinPatience patience) : SpinRegion(std::vector<int>{threads}, patience) {}
+  // Workers of each node, each at least 1, their slots in the order of the nodes; the caller is the first of node 0.
+  SpinRegion(std::vector<int> workers_of, SpinPatience patience);
   SpinRegion(const SpinRegion&) = delete;
   SpinRegion& operator=(const SpinRegion&) = delete;
 
@@ -46,15 +48,19 @@ class SpinRegion {
   // They leave as soon as they look. The region must outlive the last attend().
   void retire() { state_.store(State::retired); }
   // body(context, claims) by the caller, whose first item is 0, and by each attendant that claims one in time; all items are
-  // done and visible on return. count >= 1.
-  void run(Body body, const void* context, std::size_t count);
+  // done and visible on return. The deal has at least one item and as many nodes as the region.
+  void run(Body body, const void* context, const Deal& deal);
 
-  // Whoever sends threads. After open(), while reserve() is true: one more thread may be sent to attend(). After each, exactly
-  // one attend() or, when no thread can be sent after all, one unreserve().
-  bool reserve();
-  void unreserve() { present_.fetch_sub(1); }
+  // Whoever sends threads. After open(), while reserve() is true: one more thread of that node may be sent to attend(). After
+  // each, exactly one attend() or, when no thread can be sent after all, one unreserve().
+  bool reserve(std::size_t node = 0);
+  void unreserve(std::size_t node = 0) { nodes_[node].present.fetch_sub(1); }
 
-  // A sent thread: works as worker `slot`, in [1, threads), of which no two attend at once. Returns when there was nothing to
+  std::size_t nodes() const { return nodes_.size(); }
+  // The slot of the first worker of a node; first_of(nodes()) is the number of all.
+  int first_of(std::size_t node) const { return node == nodes_.size() ? threads_ : nodes_[node].first; }
+
+  // A sent thread: works as worker `slot`, in [1, threads), one of the node for which it was sent; no two attend as one at once. Returns when there was nothing to
   // do for a while in a closed region.
   void attend(int slot);
 
@@ -68,24 +74,30 @@ class SpinRegion {
   struct Loop {
     Body body = nullptr;
     const void* context = nullptr;
-    std::size_t count = 0;
+    const Deal* deal = nullptr;
   };
   struct alignas(kApart) Slot {
     std::atomic<std::uint64_t> done{0};  // items, ever
+    std::size_t node = 0;
+  };
+  struct alignas(kApart) Node {
+    int first = 0, most = 0;      // slots; attendants
+    std::atomic<int> present{0};  // reserved: on their way or attending
   };
 
   void serve(Slot& slot);
-  std::size_t claim_and_work();
+  std::size_t claim_and_work(std::size_t node, std::size_t queues);
   std::uint64_t done_by_attendants() const;
 
-  alignas(kApart) std::atomic<std::int64_t> remaining_{0};  // items that nobody has claimed; below zero: claims that failed
-  alignas(kApart) Loop loop_;                               // of the last loop; read under a valid claim only
+  std::vector<ItemQueue> queues_;                  // [1], or [kMostPhases][nodes]
+  alignas(kApart) std::atomic<std::uint64_t> bell_{0};  // loops rung so far * 256 + queues of the last one; several nodes only
+  alignas(kApart) Loop loop_;                      // of the last loop; read under a valid claim only
   alignas(kApart) std::atomic<State> state_{State::closed};
-  std::atomic<int> present_{0};  // reserved: on their way or attending
+  std::vector<Node> nodes_;
   alignas(kApart) std::uint64_t expected_ = 0;  // the caller's: what the attendants have claimed, ever
-  const int threads_;
+  int threads_ = 0;
   const SpinPatience patience_;
-  std::vector<Slot> slots_;  // [threads_ - 1]; slot 0 is the caller's and needs none
+  std::vector<Slot> slots_;  // [threads_]; that of the caller counts nothing
 };
 
 }  // namespace ktc::exec

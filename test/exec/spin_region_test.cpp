@@ -21,13 +21,16 @@ void run(SpinRegion& region, std::size_t count, std::size_t grain, const Fn& fn)
     std::size_t count, grain;
   };
   const Loop loop{fn, count, grain};
+  Deal deal(region.nodes());
+  const std::size_t items = (count - 1) / grain + 1;
+  deal.add([&](std::size_t n) { return items * (n + 1) / region.nodes() - items * n / region.nodes(); });
   region.run(
       [](const void* context, Claims& claims) noexcept {
         const Loop& l = *static_cast<const Loop*>(context);
         for (; claims.more(); claims.advance())
           l.fn(claims.current() * l.grain, std::min(l.count, (claims.current() + 1) * l.grain));
       },
-      &loop, (count - 1) / grain + 1);
+      &loop, deal);
 }
 
 std::uint64_t sum_of_indices(SpinRegion& region, std::size_t count, std::size_t grain) {
@@ -73,20 +76,20 @@ TEST(SpinRegion, LateAttendantsTakePartInTheLoopThatRuns) {
 }
 
 // Attendants come and go at any time, also in the middle of a loop, and slots pass from thread to thread.
-TEST(SpinRegion, ComingAndGoing) {
-  constexpr int kThreads = 4;
-  SpinRegion region(kThreads, {microseconds(1), microseconds(0)});
+void come_and_go(const std::vector<int>& workers_of) {
+  SpinRegion region(workers_of, {microseconds(1), microseconds(0)});
   std::atomic<bool> end{false};
   std::atomic<int> visits{0}, ranges_of_others{0};
   std::vector<std::thread> threads;
-  for (int slot = 1; slot < kThreads; ++slot)
-    threads.emplace_back([&, slot] {
-      while (!end) {
-        if (region.reserve()) region.attend(slot);
-        ++visits;
-        std::this_thread::yield();
-      }
-    });
+  for (std::size_t node = 0; node < region.nodes(); ++node)
+    for (int slot = std::max(1, region.first_of(node)); slot < region.first_of(node + 1); ++slot)
+      threads.emplace_back([&, node, slot] {
+        while (!end) {
+          if (region.reserve(node)) region.attend(slot);
+          ++visits;
+          std::this_thread::yield();
+        }
+      });
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   const auto enough = [&] { return (visits >= 200 && ranges_of_others >= 200) || std::chrono::steady_clock::now() > deadline; };
   for (std::size_t i = 0; i < 3000 || !enough(); ++i) {
@@ -103,6 +106,27 @@ TEST(SpinRegion, ComingAndGoing) {
   end = true;
   region.retire();
   for (std::thread& thread : threads) thread.join();
+}
+TEST(SpinRegion, ComingAndGoing) { come_and_go({4}); }
+TEST(SpinRegion, ComingAndGoingOnTwoNodes) { come_and_go({2, 2}); }
+TEST(SpinRegion, ComingAndGoingOnThreeNodes) { come_and_go({1, 1, 2}); }
+
+TEST(SpinRegion, SlotsOfNodes) {
+  SpinRegion region(std::vector<int>{2, 1, 3}, kShort);
+  ASSERT_EQ(region.nodes(), 3u);
+  EXPECT_EQ(region.first_of(1), 2);
+  EXPECT_EQ(region.first_of(2), 3);
+  EXPECT_EQ(region.first_of(3), 6);
+  region.open();
+  int sent[3] = {};
+  for (std::size_t node = 0; node < 3; ++node)
+    while (region.reserve(node)) ++sent[node];
+  EXPECT_EQ(sent[0], 1);  // without the caller
+  EXPECT_EQ(sent[1], 1);
+  EXPECT_EQ(sent[2], 3);
+  // none of them comes: the caller does the items of all nodes
+  EXPECT_EQ(sum_of_indices(region, 100, 3), 4950u);
+  EXPECT_EQ(sum_of_indices(region, 1, 1), 0u);  // nodes without items
 }
 
 TEST(SpinRegion, AttendantsOfAClosedRegionLeave) {
