@@ -14,7 +14,9 @@
 #include <thread>
 #include <utility>
 
+#include "runtime/formats/panel.h"
 #include "runtime/weights/host_memory.h"
+#include "runtime/weights/node_weights.h"
 #include "runtime/weights/random_weights.h"
 
 #ifndef MADV_POPULATE_READ  // Linux 5.14; older C libraries lack the name
@@ -283,6 +285,13 @@ Status WeightStore::make_resident(const std::vector<std::uint32_t>& indices, Pro
     resident_.push_back({weight.file, weight.offset, weight.offset + weight.bytes});
     done += weight.bytes;
   }
+  merge_resident();
+  share_with_aliases();
+  if (progress.report != nullptr) progress.report(progress.context, total, total);
+  return {};
+}
+
+void WeightStore::merge_resident() {
   // what lies between two of them is padding
   std::sort(resident_.begin(), resident_.end(), [](const Range& a, const Range& b) { return std::pair(a.file, a.begin) < std::pair(b.file, b.begin); });
   std::vector<Range> merged;
@@ -293,9 +302,91 @@ Status WeightStore::make_resident(const std::vector<std::uint32_t>& indices, Pro
       merged.push_back(range);
   }
   resident_ = std::move(merged);
-  for (std::size_t i = 0; i < p.weights.size(); ++i)
-    if (p.weights[i]->source == WeightSource::alias) views_[i].data = views_[p.weights[i]->alias_of].data;
-  if (progress.report != nullptr) progress.report(progress.context, total, total);
+}
+
+void WeightStore::share_with_aliases() {
+  const planfb::PlanT& p = plan_->plan;
+  for (std::size_t i = 0; i < p.weights.size(); ++i) {
+    if (p.weights[i]->source != WeightSource::alias) continue;
+    views_[i].data = views_[p.weights[i]->alias_of].data;
+    views_[i].split = views_[p.weights[i]->alias_of].split;
+  }
+}
+
+Expected<bool> WeightStore::place_on_nodes(const std::vector<NodeShare>& nodes, const std::vector<std::uint32_t>& whole,
+                                           std::uint64_t beside, std::vector<std::string>& notes) {
+  const planfb::PlanT& p = plan_->plan;
+  std::vector<bool> stays(p.weights.size(), false);
+  const auto storage_of = [&](std::size_t i) { return p.weights[i]->source == WeightSource::alias ? p.weights[i]->alias_of : i; };
+  for (const std::uint32_t index : whole) stays[storage_of(index)] = true;
+  std::uint64_t from_files = 0;
+  for (std::size_t i = 0; i < p.weights.size(); ++i) {
+    const planfb::WeightT& weight = *p.weights[i];
+    // A part of another weight, or that weight read otherwise: its bytes must stay in one piece.
+    const WeightView& view = views_[i];
+    const WeightView& target = views_[storage_of(i)];
+    if (view.format != target.format || view.packing != target.packing || view.rows != target.rows || view.columns != target.columns ||
+        view.group != target.group)
+      stays[storage_of(i)] = true;
+    if (weight.source == WeightSource::alias || weight.bytes == 0 || view.data == nullptr ||
+        p.devices[weight.device]->kind != planfb::DeviceKind::cpu)
+      stays[i] = true;
+    const bool resident = std::any_of(resident_.begin(), resident_.end(), [&](const Range& range) {
+      return weight.source == WeightSource::file && range.file == weight.file && range.begin <= weight.offset &&
+             weight.offset + weight.bytes <= range.end;
+    });
+    if (resident) stays[i] = true;
+    if (!stays[i] && weight.source == WeightSource::file) from_files += weight.bytes;
+  }
+  if (const auto available = available_memory(); available && (*available < from_files || *available - from_files < beside)) {
+    notes.push_back("weights of " + std::to_string(from_files) + " bytes do not fit in memory beside the rest, and stay in their files: " +
+                    "nodes read them wherever they lie");
+    return false;
+  }
+
+  auto placed = std::make_unique<NodeWeights>(nodes);
+  std::vector<std::pair<std::size_t, std::size_t>> pieces;  // weight, piece
+  for (std::size_t i = 0; i < p.weights.size(); ++i) {
+    if (stays[i]) continue;
+    const planfb::WeightT& weight = *p.weights[i];
+    WeightView& view = views_[i];
+    const std::byte* const source_memory = view.data;
+    WeightSourceBytes source;
+    if (weight.source == WeightSource::file)
+      source = {plan_->folder / p.weight_files[weight.file]->path, weight.offset, nullptr};
+    else
+      source.memory = source_memory;
+    const auto layout = view.packing == Packing::panel || view.packing == Packing::panel_paired
+                            ? panel_layout(view.format, view.group, view.packing == Packing::panel_paired, view.rows, view.columns)
+                            : std::nullopt;
+    if (layout && layout->matrix_bytes == view.matrix_bytes) {
+      view.split = placed->add_panels(*layout, view.batch, std::move(source));
+      view.data = nullptr;
+    } else {
+      pieces.emplace_back(i, placed->add_piece(weight.bytes, std::move(source)));
+    }
+    if (weight.source == WeightSource::file)
+      resident_.push_back({weight.file, weight.offset, weight.offset + weight.bytes});
+    else
+      copied_.push_back(source_memory);
+  }
+  KTC_RETURN_IF_ERROR(placed->reserve(notes));
+  for (const auto& [weight, piece] : pieces) views_[weight].data = placed->piece(piece);
+  placed_ = std::move(placed);
+  merge_resident();
+  share_with_aliases();
+  return true;
+}
+
+Status WeightStore::load(Progress progress) {
+  if (placed_ == nullptr) return {};
+  KTC_RETURN_IF_ERROR(placed_->load(progress));
+  for (Mapping& mapping : mappings_) {
+    if (std::find(copied_.begin(), copied_.end(), static_cast<const std::byte*>(mapping.address)) == copied_.end()) continue;
+    munmap(mapping.address, mapping.bytes);
+    mapping = {nullptr, 0};
+  }
+  copied_.clear();
   return {};
 }
 

@@ -103,6 +103,42 @@ TEST_F(Weights, AliasSharesBytes) {
   EXPECT_EQ((**store)[splat_alias_].data, (**store)[splat_].data);
 }
 
+// Views of everything, also of aliases and splat weights, read the same from memory on two nodes; what must stay whole does.
+TEST_F(Weights, PlacedOnNodes) {
+  const auto before = open();
+  const auto after = open();
+  ASSERT_TRUE(before.ok() && after.ok());
+  std::vector<std::string> notes;
+  const std::vector<NodeShare> nodes = {{-1, {}, 2}, {-1, {}, 1}};
+  const std::byte* const vector = (**after)[vector_].data;
+  const auto placed = (*after)->place_on_nodes(nodes, {vector_}, 0, notes);
+  ASSERT_TRUE(placed.ok() && *placed);
+  EXPECT_TRUE(notes.empty());
+  EXPECT_EQ((**after)[vector_].data, vector);
+  EXPECT_NE((**after)[alias_].data, (**before)[alias_].data);
+  EXPECT_EQ((**after)[alias_].data, (**after)[bank_].data);
+  EXPECT_EQ((**after)[splat_alias_].data, (**after)[splat_].data);
+  ASSERT_TRUE((*after)->load().ok());
+  ASSERT_TRUE((*after)->populate().ok());
+  for (const std::uint32_t w : {bank_, vector_, half_, splat_, half_splat_, alias_, splat_alias_}) {
+    const WeightView &a = (**before)[w], &b = (**after)[w];
+    EXPECT_EQ(std::memcmp(a.data, b.data, a.matrix_bytes * a.batch), 0) << w;
+  }
+}
+
+TEST_F(Weights, NoRoomOnNodesIsANote) {
+  const auto store = open();
+  ASSERT_TRUE(store.ok());
+  const std::byte* const bank = (**store)[bank_].data;
+  std::vector<std::string> notes;
+  const auto placed = (*store)->place_on_nodes({{-1, {}, 1}, {-1, {}, 1}}, {}, std::uint64_t{1} << 62, notes);
+  ASSERT_TRUE(placed.ok());
+  EXPECT_FALSE(*placed);
+  EXPECT_EQ(notes.size(), 1u);
+  EXPECT_EQ((**store)[bank_].data, bank);
+  EXPECT_TRUE((*store)->load().ok());  // nothing to do
+}
+
 TEST_F(Weights, PopulateReportsEveryByte) {
   struct Seen {
     std::vector<std::uint64_t> done;
