@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "models/yaml_reader.h"
+#include "placement/for_target.h"
 #include "placement/quality_cost.h"
 #include "runtime/base/units.h"
 
@@ -126,7 +127,7 @@ Expected<Policy> with_choices(const Policy& base, const Target& target, std::opt
                          "put - match: {class: RoutedExperts} in front of the rule for \"*\""});
     set(&policy.experts.gpu_weights, &policy.experts.gpu_group, nullptr);
   }
-  return policy;
+  return for_target(std::move(policy), target);
 }
 
 Expected<std::vector<SweepRow>> explore(const models::ModelDesc& model, const Policy& base, const Target& target,

@@ -30,7 +30,7 @@ Status unknown_device(const Position& position, const std::string& device, const
   return make_error(StatusCode::invalid_argument,
                     {to_string(position), fmt::format("a device that target '{}' does not have", target.name), device,
                      "one of its devices: " + target.list_devices(),
-                     "name one of these, or compile for another target with --target"});
+                     "name one of these, compile for another target with --target, or write best-effort: true to take what there is"});
 }
 
 // Every device that the policy names, before anything is matched: also in rules that decide nothing.
@@ -275,6 +275,7 @@ Expected<Placement> place(const ModelDesc& model, const Policy& policy, const Ta
   KTC_RETURN_IF_ERROR(judge_sizes(model, policy, target, &placement));
   KTC_ASSIGN_OR_RETURN(placement.memory, account(model, placement.modules, placement.hot, policy, target));
   find_differences(model, policy, &placement);
+  placement.differences.insert(placement.differences.begin(), policy.replaced.begin(), policy.replaced.end());
   if (!placement.differences.empty() && !policy.best_effort) {
     const Difference& first = placement.differences.front();
     return make_error(StatusCode::unsupported, {first.place, first.what + ": " + first.why, first.granted, first.requested,

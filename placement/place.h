@@ -49,12 +49,6 @@ struct MemoryLine {
   std::uint64_t bytes = 0;
 };
 
-// What the policy asked for and did not get. Without `best-effort: true` in the policy the first one is an error.
-struct Difference {
-  std::string place;  // "policy.yaml:9:5"
-  std::string what, requested, granted, why;
-};
-
 struct Placement {
   std::vector<ModulePlacement> modules;  // parallel to ModelDesc::modules
   std::vector<RuleUse> rules;            // parallel to Policy::rules

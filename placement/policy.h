@@ -107,6 +107,12 @@ struct Limit {
   Position position;
 };
 
+// What the policy asked for and did not get. Without `best-effort: true` in the policy the first one is an error.
+struct Difference {
+  std::string place;  // "policy.yaml:9:5"
+  std::string what, requested, granted, why;
+};
+
 struct Policy {
   std::vector<Rule> rules;  // first match wins
   ExpertsPolicy experts;
@@ -118,6 +124,7 @@ struct Policy {
   std::map<std::string, Limit> limits;  // by device; overrides the target's memory
   bool best_effort = false;             // what cannot be granted is listed, not refused
   std::string file;                     // last component of the path
+  std::vector<Difference> replaced;     // by for_target (for_target.h): what this policy asked for before
 };
 
 // `name` is used in positions, its last component only. Never reads files.

@@ -132,7 +132,7 @@ WeightQuality qualityOf(const WeightJob& job, const JobQuality& quality) {
 
 Status emitPlan(mlir::ModuleOp module, const models::ModelDesc& model, const EmitOptions& options) {
   KTC_ASSIGN_OR_RETURN(PlanAndJobs built, buildPlan(module, model));
-  if (options.random) makeRandom(built, *options.random);
+  if (options.random) KTC_RETURN_IF_ERROR(makeRandom(built, *options.random));
   KTC_RETURN_IF_ERROR(plan::verify_plan(built.plan).with_context("the compiler made a plan that does not verify"));
 
   std::set<std::string> ours(model.text_files.begin(), model.text_files.end());

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -33,7 +34,7 @@ void aliasLayers(planfb::PlanT& plan, std::uint32_t most) {
   for (std::uint32_t i = 0; i < plan.weights.size(); ++i) {
     const planfb::WeightT& w = *plan.weights[i];
     const auto name = layerOf(w.name);
-    if (name) kinds[{name->kind, w.device, w.format, w.packing, w.group, w.batch, w.rows, w.columns}][name->layer] = i;
+    if (name && w.zipf == 0) kinds[{name->kind, w.device, w.format, w.packing, w.group, w.batch, w.rows, w.columns}][name->layer] = i;
   }
   for (const auto& [key, layers] : kinds) {
     std::vector<std::uint32_t> kept;
@@ -67,9 +68,36 @@ void countWeights(planfb::PlanT& plan) {
   });
 }
 
+constexpr float kDeviation = 8;  // of embeddings: layers add about 1 to the variance, so tokens stay different for dozens of them
+
+// Says which matrices have uneven rows. Errors as in the header.
+Status makeUneven(planfb::PlanT& plan, const RandomOptions& options) {
+  std::set<std::uint32_t> routers, tokens, embeddings;
+  for (const auto& entry : plan.entries)
+    for (const auto& step : entry->steps) {
+      if (const auto* route = step->op.AsRouteOp()) routers.insert(route->w);
+      if (const auto* embed = step->op.AsEmbedOp()) tokens.insert(embed->w), embeddings.insert(embed->w);
+      if (const auto* linear = step->op.AsLinearOp(); linear != nullptr && linear->head) tokens.insert(linear->w);
+    }
+  for (const std::uint32_t i : routers) plan.weights[i]->zipf = options.router_zipf;
+  if (options.router_zipf != 0 || options.topics != 0)
+    for (const std::uint32_t i : embeddings) plan.weights[i]->deviation = kDeviation;
+  for (const std::uint32_t i : tokens) {
+    planfb::WeightT& w = *plan.weights[i];
+    if (options.topics == 0) continue;
+    if (static_cast<Packing>(w.packing) != Packing::row_major)
+      return make_error(StatusCode::invalid_argument, {"--topics", w.name + " in packing " + std::string(to_string(static_cast<Packing>(w.packing))),
+                                                       "rows of f32 or bf16", "place Embedding and Head on a GPU with native weights"});
+    if (options.topics > w.rows)
+      return make_error(StatusCode::invalid_argument, {"--topics", std::to_string(options.topics), "at most " + std::to_string(w.rows) + ", the tokens", ""});
+    w.topics = options.topics;
+  }
+  return {};
+}
+
 }  // namespace
 
-void makeRandom(PlanAndJobs& built, const RandomOptions& options) {
+Status makeRandom(PlanAndJobs& built, const RandomOptions& options) {
   for (auto& weight : built.plan.weights) {
     weight->source = planfb::WeightSource::random;
     weight->seed = options.seed;
@@ -78,9 +106,11 @@ void makeRandom(PlanAndJobs& built, const RandomOptions& options) {
   }
   built.plan.weight_files.clear();
   built.files.clear();
-  if (options.alias_layers == 0) return;
+  KTC_RETURN_IF_ERROR(makeUneven(built.plan, options));
+  if (options.alias_layers == 0) return {};
   aliasLayers(built.plan, options.alias_layers);
   countWeights(built.plan);
+  return {};
 }
 
 }  // namespace ktc::compiler

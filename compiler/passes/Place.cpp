@@ -7,6 +7,7 @@
 #include "compiler/passes/Symbols.h"
 #include "dialects/kt/KtWalk.h"
 #include "placement/device_formats.h"
+#include "placement/for_target.h"
 
 namespace ktc::compiler {
 
@@ -251,8 +252,8 @@ struct Place : impl::PlaceBase<Place> {
         KTC_ASSIGN_OR_RETURN(readTarget, placement::read_target(target.getValue()));
       }
     }
-    const Policy& with = policyObject ? *policyObject : readPolicy;
     const Target& on = targetObject ? *targetObject : readTarget;
+    const Policy with = placement::for_target(policyObject ? *policyObject : readPolicy, on);
     KTC_ASSIGN_OR_RETURN(models::ModelDesc model, modelFromIr(getOperation()));
     KTC_ASSIGN_OR_RETURN(placement::Placement placement, placement::place(model, with, on));
     KTC_RETURN_IF_ERROR(checkServed(model, with));

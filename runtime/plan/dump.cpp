@@ -114,7 +114,10 @@ class Dump {
                            weight.digest);
       }
       case WeightSource::splat: return fmt::format("splat={} bytes={}", float_text(weight.splat_value), weight.bytes);
-      case WeightSource::random: return fmt::format("random={} bytes={}", weight.seed, weight.bytes);
+      case WeightSource::random:
+        return fmt::format("random={}{}{}{} bytes={}", weight.seed, weight.zipf != 0 ? fmt::format(" zipf={}", weight.zipf) : "",
+                           weight.deviation != 0 ? fmt::format(" deviation={}", weight.deviation) : "",
+                           weight.topics != 0 ? fmt::format(" topics={}", weight.topics) : "", weight.bytes);
       case WeightSource::alias:
         return "alias=" + (weight.alias_of < plan_.weights.size() ? quote(plan_.weights[weight.alias_of]->name)
                                                                   : fmt::format("invalid({})", weight.alias_of));

@@ -56,6 +56,17 @@ Status check_in_file(const PlanT& plan, const WeightT& weight, const std::string
   return {};
 }
 
+Status check_random(const WeightT& weight, const std::string& place) {
+  if (!(weight.zipf >= 0 && weight.zipf <= 8)) return wrong(place, "zipf", real(weight.zipf), "an exponent from 0 to 8");
+  if (!(weight.deviation >= 0 && weight.deviation <= 1e6)) return wrong(place, "deviation", real(weight.deviation), "from 0 to a million");
+  if (weight.topics > weight.rows)
+    return wrong(place, "topics", number(std::uint64_t{weight.topics}), fmt::format("at most its {} rows", weight.rows));
+  const bool values = static_cast<Packing>(weight.packing) == Packing::row_major;
+  if ((weight.zipf != 0 || weight.deviation != 0 || weight.topics != 0) && (!values || weight.batch != 1))
+    return wrong(place, "zipf, deviation or topics", "one of them not 0", "0 for anything but rows of f32 or bf16");
+  return {};
+}
+
 Status check_alias(const PlanT& plan, const WeightT& weight, const std::string& place) {
   KTC_RETURN_IF_ERROR(check_index(place, "alias_of", weight.alias_of, plan.weights.size(), "weights"));
   const WeightT& target = *plan.weights[weight.alias_of];
@@ -105,7 +116,7 @@ Status verify_weight_table(const PlanT& plan) {
           return wrong(place, "splat_value", real(weight.splat_value), "a finite number");
         break;
       case WeightSource::alias: KTC_RETURN_IF_ERROR(check_alias(plan, weight, place)); break;
-      case WeightSource::random: break;
+      case WeightSource::random: KTC_RETURN_IF_ERROR(check_random(weight, place)); break;
       default:
         return wrong(place, "source", number(static_cast<std::uint64_t>(weight.source)), "file, splat, alias or random");
     }

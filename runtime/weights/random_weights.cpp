@@ -112,6 +112,7 @@ struct Task {
   std::uint64_t batch = 1, rows = 1, columns = 0;
   float low = 0, high = 0;  // of elements of f32 and bf16
   float scale = 0;          // of codes
+  std::uint64_t topics = 0, topic_key = 0;
 };
 
 void write_scales(std::byte* to, std::uint64_t count, std::uint64_t scale_bytes, float scale) {
@@ -144,6 +145,59 @@ void row_of_values(const Task& task, std::uint64_t row_bytes, std::byte* out, st
   write_values(task, stream, to, task.columns);
   const std::uint64_t used = task.columns * static_cast<std::uint64_t>(format_bits(task.format)) / 8;
   std::memset(to + used, 0, row_bytes - used);
+}
+
+// z with P(N(0, 1) > z) = share, 0 < share < 0.5.
+double upper_quantile(double share) {
+  double low = 0, high = 40;
+  for (int i = 0; i < 60; ++i) {
+    const double middle = (low + high) / 2;
+    (std::erfc(middle / std::sqrt(2.0)) / 2 > share ? low : high) = middle;
+  }
+  return (low + high) / 2;
+}
+
+// By row of a router's matrix: what it is scaled by.
+std::vector<float> zipf_factors(std::uint64_t key, std::uint64_t rows, std::uint32_t top_k, double exponent) {
+  constexpr double kMost = 0.45;  // of all tokens; a logit of any scale is negative for half of them
+  std::vector<float> factors(rows, 1.0f);
+  const double wanted = std::min<double>(top_k, kMost * static_cast<double>(rows));
+  const auto share = [&](double c, std::uint64_t rank) { return std::min(c * std::pow(static_cast<double>(rank + 1), -exponent), kMost); };
+  double low = 0, high = std::pow(static_cast<double>(rows), exponent);  // of c: all shares are kMost at `high`
+  for (int i = 0; i < 60; ++i) {
+    const double middle = (low + high) / 2;
+    double sum = 0;
+    for (std::uint64_t r = 0; r < rows; ++r) sum += share(middle, r);
+    (sum < wanted ? low : high) = middle;
+  }
+  std::vector<std::uint64_t> order(rows);
+  for (std::uint64_t r = 0; r < rows; ++r) order[r] = r;
+  for (std::uint64_t r = rows; r > 1; --r) std::swap(order[r - 1], order[mixed(key ^ mixed(r)) % r]);
+  const double beyond = upper_quantile(std::clamp(wanted / static_cast<double>(rows), 1e-9, kMost));
+  for (std::uint64_t r = 0; r < rows; ++r)
+    factors[order[r]] = static_cast<float>(beyond / upper_quantile(std::max(share(high, r), 1e-9)));
+  return factors;
+}
+
+// A row of an embedding or a head whose tokens have topics.
+void row_of_topic(const Task& task, std::uint64_t row_bytes, std::byte* out, std::uint64_t row) {
+  constexpr std::uint64_t kPiece = 1024;
+  float noise[kPiece], topic[kPiece];
+  Stream own(task.key, row), shared(task.topic_key, row * task.topics / task.rows);
+  const float each = task.high * std::sqrt(0.5f);
+  std::byte* to = out + row * row_bytes;
+  const std::uint64_t element = static_cast<std::uint64_t>(format_bits(task.format)) / 8;
+  for (std::uint64_t done = 0; done < task.columns; done += kPiece) {
+    const std::uint64_t n = std::min(kPiece, task.columns - done);
+    own.floats(noise, n);
+    shared.floats(topic, n);
+    for (std::uint64_t i = 0; i < n; ++i) {
+      const float value = each * (noise[i] + topic[i]);
+      const std::uint16_t half = f32_to_bf16(value);
+      std::memcpy(to + (done + i) * element, element == 4 ? static_cast<const void*>(&value) : &half, element);
+    }
+  }
+  std::memset(to + task.columns * element, 0, row_bytes - task.columns * element);
 }
 
 // One panel: head, codes, then padding over both.
@@ -234,14 +288,18 @@ void in_parallel(std::uint64_t count, std::uint64_t run, int threads, const std:
 
 }  // namespace
 
-RandomWeights::RandomWeights(const planfb::PlanT& plan) : plan_(plan), bias_(plan.weights.size(), false) {
+RandomWeights::RandomWeights(const planfb::PlanT& plan) 
+    : plan_(plan), bias_(plan.weights.size(), false), top_k_(plan.weights.size(), 0) {
   const auto mark = [this](std::uint32_t index) {
     if (index < bias_.size()) bias_[index] = true;
   };
   for (const auto& entry : plan.entries)
     for (const auto& step : entry->steps) {
       if (const auto* linear = step->op.AsLinearOp()) mark(linear->w_bias);
-      if (const auto* route = step->op.AsRouteOp()) mark(route->w_bias);
+      if (const auto* route = step->op.AsRouteOp()) {
+        mark(route->w_bias);
+        if (route->w < top_k_.size()) top_k_[route->w] = route->top_k;
+      }
     }
   for (const auto& weight : plan.weights)  // the bytes of an alias are its target's
     if (weight->source == planfb::WeightSource::alias && weight->alias_of < bias_.size()) {
@@ -266,6 +324,7 @@ Status RandomWeights::fill(std::uint32_t index, std::span<std::byte> out, int th
   const bool vector = weight.batch == 1 && weight.rows == 1 && task.format == Format::f32;
   task.high = vector ? (bias_[index] ? 0.02f : 1.1f) : std::sqrt(3.0f / static_cast<float>(weight.columns));
   task.low = vector && !bias_[index] ? 0.9f : -task.high;
+  if (weight.deviation != 0) task.high = weight.deviation * std::sqrt(3.0f), task.low = -task.high;
 
   const auto packing = static_cast<Packing>(weight.packing);
   if (packing != Packing::row_major)
@@ -275,8 +334,19 @@ Status RandomWeights::fill(std::uint32_t index, std::span<std::byte> out, int th
   const auto run_of = [](std::uint64_t bytes) { return std::max<std::uint64_t>(1, kItemBytes / std::max<std::uint64_t>(bytes, 1)); };
   if (packing == Packing::row_major) {
     const std::uint64_t row_bytes = packed_row_bytes(task.format, packing, task.columns);
-    in_parallel(task.batch * task.rows, run_of(row_bytes), threads,
-                [&](std::uint64_t row) { row_of_values(task, row_bytes, out.data(), row); });
+    if (weight.topics != 0) {
+      task.topics = weight.topics;
+      task.topic_key = mixed(weight.seed ^ 0x746f706963ull) ^ weight.columns;
+      in_parallel(task.rows, run_of(row_bytes), threads, [&](std::uint64_t row) { row_of_topic(task, row_bytes, out.data(), row); });
+      return {};
+    }
+    std::vector<float> factors;
+    if (weight.zipf != 0 && top_k_[index] != 0) factors = zipf_factors(task.key, task.rows, top_k_[index], weight.zipf);
+    in_parallel(task.batch * task.rows, run_of(row_bytes), threads, [&](std::uint64_t row) {
+      Task of_row = task;
+      if (!factors.empty()) of_row.low *= factors[row], of_row.high *= factors[row];
+      row_of_values(of_row, row_bytes, out.data(), row);
+    });
     return {};
   }
   if (packing == Packing::gpu_rows) {

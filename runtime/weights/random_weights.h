@@ -5,6 +5,16 @@
 // variance 1. Codes of int8, int4 and fp8 are uniform over what they can hold, and scales make up the variance. Norm weights are
 // uniform in [0.9, 1.1], biases in [-0.02, 0.02]. Padding is what the packings say (runtime/formats/panel.h, gpu_rows.h).
 //
+// Ways to be less even, for rows of f32 or bf16 (fields of planfb::Weight):
+// * zipf, of a router's matrix: the rows of experts are scaled so that the expert of rank r, in an order that differs by layer, is
+//   among the chosen of about min(c r^-zipf, 0.45) of all tokens, where the shares add up to top_k. The logit of a row scaled by s is
+//   normal with deviation s for a normalised input, and the chosen are those beyond some t, so s = t / z(share), z the normal
+//   quantile of the upper tail. t differs by token, so shares are near the law, not on it. Groups of experts bend it.
+// * topics, of an embedding and a head: equal ranges of ids; half of the variance of a row is its topic's, the same in both matrices.
+//   A router sees the topic in every layer, its experts' popularity differs by topic, and greedy or drawn tokens stay in theirs.
+// Both need an embedding that outweighs what layers of made-up weights add, `deviation`: attention takes means, so that without it the
+// rows of all tokens grow alike from layer to layer and choose the same experts.
+//
 // Deterministic: equal seed, name, shape, format and packing give equal bytes, whatever the number of threads and the machine.
 // Threading: const calls from any thread; fill() starts threads of its own for large weights and joins them.
 #pragma once
@@ -30,7 +40,8 @@ class RandomWeights {
 
  private:
   const planfb::PlanT& plan_;
-  std::vector<bool> bias_;  // by weight: added to something, rather than multiplied with it
+  std::vector<bool> bias_;            // by weight: added to something, rather than multiplied with it
+  std::vector<std::uint32_t> top_k_;  // by weight: of the router whose matrix it is; 0: none
 };
 
 }  // namespace ktc::weights

@@ -112,16 +112,16 @@ TEST(PlaceTest, UnknownDevicesAreErrorsEverywhere) {
   const ModelDesc model = build_model({.layers = 1});
   EXPECT_EQ(error_of(try_place(model, rule("{class: \"*\"}", "{device: cuda:1}"))),
             "p.yaml:3:43: a device that target 'test box' does not have: found cuda:1, expected one of its devices: "
-            "cpu, cuda:0; name one of these, or compile for another target with --target");
+            "cpu, cuda:0; name one of these, compile for another target with --target, or write best-effort: true to take what there is");
   EXPECT_EQ(error_of(try_place(model, kRest + rule("{class: Indexer}", "{device: cuda:0}"), {}, kCpuOnly)),
             "p.yaml:4:47: a device that target 'laptop' does not have: found cuda:0, expected one of its devices: cpu; "
-            "name one of these, or compile for another target with --target");
+            "name one of these, compile for another target with --target, or write best-effort: true to take what there is");
   EXPECT_EQ(error_of(try_place(model, kRest, "experts: {gpu: {devices: [cuda:3]}}\n")),
             "p.yaml:4:27: a device that target 'test box' does not have: found cuda:3, expected one of its devices: "
-            "cpu, cuda:0; name one of these, or compile for another target with --target");
+            "cpu, cuda:0; name one of these, compile for another target with --target, or write best-effort: true to take what there is");
   EXPECT_EQ(error_of(try_place(model, kRest, "limits: {cuda:9: 1GiB}\n")),
             "p.yaml:4:18: a device that target 'test box' does not have: found cuda:9, expected one of its devices: "
-            "cpu, cuda:0; name one of these, or compile for another target with --target");
+            "cpu, cuda:0; name one of these, compile for another target with --target, or write best-effort: true to take what there is");
 }
 
 TEST(PlaceTest, NativeKeepsTheCheckpointsPrecision) {

@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
+#include <random>
 
 #include "runtime/formats/gpu_rows.h"
 #include "runtime/formats/panel.h"
@@ -188,6 +191,88 @@ TEST(RandomWeightsTest, VectorsAreNormsOrBiases) {
     EXPECT_NEAR(load_f32(norm.data() + 4 * i), 1, 0.1001);
     EXPECT_NEAR(load_f32(bias.data() + 4 * i), 0, 0.0201);
   }
+}
+
+// Adds a step with `op` to the only entry.
+template <class Op>
+void add_step(planfb::PlanT& plan, const Op& op) {
+  if (plan.entries.empty()) plan.entries.push_back(std::make_unique<planfb::EntryT>());
+  auto step = std::make_unique<planfb::StepT>();
+  step->op.Set(Op(op));
+  plan.entries[0]->steps.push_back(std::move(step));
+}
+std::vector<float> values_of(const planfb::PlanT& plan, std::uint32_t index) {
+  const planfb::WeightT& w = *plan.weights[index];
+  std::vector<std::byte> bytes(w.bytes);
+  EXPECT_TRUE(RandomWeights(plan).fill(index, bytes).ok());
+  std::vector<float> values;
+  for (std::uint64_t r = 0; r < w.rows; ++r)
+    for (std::uint64_t k = 0; k < w.columns; ++k) values.push_back(static_cast<float>(element(w, bytes, 0, r, k).code));
+  return values;
+}
+
+// Chosen experts of random normalised inputs, in how many of `tokens` each is; most first.
+std::vector<double> shares_of(const std::vector<float>& router, std::uint64_t experts, std::uint64_t columns, std::size_t top_k, int tokens) {
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  std::vector<double> count(experts, 0);
+  std::vector<float> x(columns);
+  for (int t = 0; t < tokens; ++t) {
+    for (float& one : x) one = normal(random);
+    std::vector<std::pair<float, std::size_t>> logits;
+    for (std::size_t e = 0; e < experts; ++e)
+      logits.push_back({-std::inner_product(x.begin(), x.end(), router.begin() + static_cast<std::ptrdiff_t>(e * columns), 0.0f), e});
+    std::partial_sort(logits.begin(), logits.begin() + static_cast<std::ptrdiff_t>(top_k), logits.end());
+    for (std::size_t i = 0; i < top_k; ++i) count[logits[i].second] += 1.0 / tokens;
+  }
+  std::sort(count.rbegin(), count.rend());
+  return count;
+}
+
+TEST(RandomWeightsTest, RoutersChooseByZipfsLaw) {
+  constexpr std::uint64_t kExperts = 128, kColumns = 64, kTopK = 8;
+  planfb::PlanT plan = plan_of({Format::f32, Packing::row_major, 0}, 1, kExperts, kColumns, 5);
+  planfb::RouteOpT route;
+  route.w = 0, route.top_k = kTopK, route.experts = kExperts;
+  add_step(plan, route);
+  const std::vector<double> even = shares_of(values_of(plan, 0), kExperts, kColumns, kTopK, 4000);
+  EXPECT_LT(even[0], 0.13) << "6 % on average, not far from it";
+  for (const float exponent : {0.4f, 0.7f}) {
+    plan.weights[0]->zipf = exponent;
+    const std::vector<double> shares = shares_of(values_of(plan, 0), kExperts, kColumns, kTopK, 4000);
+    double sum = 0;
+    for (std::uint64_t r = 1; r <= kExperts; ++r) sum += std::pow(static_cast<double>(r), -exponent);
+    for (const std::uint64_t r : {std::uint64_t{4}, std::uint64_t{16}, std::uint64_t{64}}) {
+      const double law = kTopK * std::pow(static_cast<double>(r), -exponent) / sum;
+      EXPECT_NEAR(shares[r - 1] / law, 1, 0.3) << "rank " << r << ", exponent " << exponent;
+    }
+  }
+}
+
+TEST(RandomWeightsTest, TokensOfATopicResembleOneAnother) {
+  constexpr std::uint64_t kRows = 60, kColumns = 1500;
+  planfb::PlanT plan = plan_of({Format::bf16, Packing::row_major, 0}, 1, kRows, kColumns, 5, "embed");
+  plan.weights.push_back(std::move(plan_of({Format::f32, Packing::row_major, 0}, 1, kRows, kColumns, 5, "head").weights[0]));
+  plan.weights[0]->topics = plan.weights[1]->topics = 3;
+  plan.weights[0]->deviation = 4;
+  const std::vector<float> e = values_of(plan, 0), h = values_of(plan, 1);
+  const auto cosine = [&](const std::vector<float>& a, std::uint64_t i, const std::vector<float>& b, std::uint64_t j) {
+    double ab = 0, aa = 0, bb = 0;
+    for (std::uint64_t k = 0; k < kColumns; ++k) {
+      const double x = a[i * kColumns + k], y = b[j * kColumns + k];
+      ab += x * y, aa += x * x, bb += y * y;
+    }
+    return ab / std::sqrt(aa * bb);
+  };
+  for (std::uint64_t i = 0; i < kRows; ++i)
+    for (std::uint64_t j = 0; j < kRows; ++j) {
+      const double wanted = i / 20 == j / 20 ? 0.5 : 0;
+      if (i != j) EXPECT_NEAR(cosine(e, i, e, j), wanted, 0.12) << i << ", " << j;
+      EXPECT_NEAR(cosine(e, i, h, j), wanted, 0.12) << i << ", " << j;
+    }
+  double squares = 0;
+  for (const float value : e) squares += value * value;
+  EXPECT_NEAR(squares / static_cast<double>(e.size()), 16, 1);
 }
 
 TEST(RandomWeightsTest, WrongUsesAreErrors) {

@@ -12,6 +12,7 @@
 #include "compiler/emit/Emit.h"
 #include "models/read_model.h"
 #include "placement/cost_model.h"
+#include "placement/for_target.h"
 #include "placement/place.h"
 #include "runtime/base/progress.h"
 #include "runtime/base/units.h"
@@ -62,7 +63,7 @@ Status emit(const CompileCommand& command, const CompileFacts& facts) {
     options.moments = &*moments;
   }
   options.max_error = command.max_error;
-  if (command.random_seed) options.random = compiler::RandomOptions{*command.random_seed, command.alias_layers};
+  if (command.random_seed) options.random = compiler::RandomOptions{*command.random_seed, command.alias_layers, command.router_zipf, command.topics};
   std::uint64_t bytes = 0;
   options.progress = [&](std::uint64_t done, std::uint64_t total) {
     bytes = total;
@@ -87,6 +88,7 @@ Status run_compile(const CompileCommand& command) {
   if (command.target) {
     KTC_ASSIGN_OR_RETURN(target, placement::read_target(*command.target));
   }
+  policy = placement::for_target(std::move(policy), target);
   KTC_ASSIGN_OR_RETURN(const fs::path families, families_folder(command.families));
   KTC_ASSIGN_OR_RETURN(const models::ModelDesc model, command.random_seed ? models::read_model_shapes(command.model, families)
                                                                          : models::read_model(command.model, families));

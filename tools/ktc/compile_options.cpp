@@ -46,6 +46,12 @@ Expected<std::optional<CompileCommand>> parse_compile_options(int argc, char** a
   compile->add_option("--alias-layers", command.alias_layers,
                       "with --random-weights: so many layers of a kind have bytes of their own, the others share them")
       ->check(CLI::Range(1, 1 << 20));
+  compile->add_option("--router-zipf", command.router_zipf,
+                      "with --random-weights: experts are chosen about as often as rank^-X says; 0 (default): all alike")
+      ->check(CLI::Range(0.0, 8.0));
+  compile->add_option("--topics", command.topics,
+                      "with --random-weights: so many ranges of token ids that resemble one another and prefer experts of their own")
+      ->check(CLI::Range(1, 1 << 20));
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -66,6 +72,8 @@ Expected<std::optional<CompileCommand>> parse_compile_options(int argc, char** a
     return bad_flag("--moments", "--no-clip-search beside it", "one of the two", "plain rounding weighs nothing");
   if (command.alias_layers != 0 && !command.random_seed)
     return bad_flag("--alias-layers", "no --random-weights beside it", "both", "layers of a checkpoint differ");
+  if ((command.router_zipf != 0 || command.topics != 0) && !command.random_seed)
+    return bad_flag(command.topics != 0 ? "--topics" : "--router-zipf", "no --random-weights beside it", "both", "a checkpoint's routers are what they are");
   if (!command.output && !command.dry_run && !command.stop_after)
     return bad_flag("-o", "nothing", "the plan folder to write", "add -o NAME.ktp, or --dry-run to see what would happen");
   return std::optional<CompileCommand>(std::move(command));

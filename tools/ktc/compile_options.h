@@ -27,6 +27,8 @@ struct CompileCommand {
   std::vector<std::string> disabled;                 // optimisations to leave out, of compiler::kSwitchable
   std::optional<std::uint64_t> random_seed;          // weights made up at open; only config.json is needed
   std::uint32_t alias_layers = 0;                    // with random_seed: how many layers of a kind have bytes of their own; 0: all
+  float router_zipf = 0;                             // with random_seed: planfb::Weight.zipf of routers
+  std::uint32_t topics = 0;                          // with random_seed: planfb::Weight.topics of embedding and head
   std::optional<double> max_error;                   // relative, of one matrix
 };
 

@@ -180,6 +180,13 @@ std::string report_json(const CompileFacts& facts, const std::vector<compiler::W
     differences.push_back(llvm::json::Object{{"place", d.place}, {"what", d.what}, {"requested", d.requested}, {"granted", d.granted},
                                              {"why", d.why}});
   root["differences"] = std::move(differences);
+  llvm::json::Object hot;  // by model layer, as files of counts have them
+  for (const placement::HotExperts& layer : facts.placement.hot) {
+    llvm::json::Array ids;
+    for (const std::uint32_t id : layer.ids) ids.push_back(id);
+    hot[std::to_string(facts.model.modules[layer.module].layer)] = std::move(ids);
+  }
+  root["hot_experts"] = std::move(hot);
   root["predicted"] = prediction_json(facts.prediction);
   return fmt::format("{}\n", llvm::formatv("{0:2}", llvm::json::Value(std::move(root))).str());
 }

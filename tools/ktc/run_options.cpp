@@ -101,7 +101,8 @@ constexpr Flag kFlags[] = {
        return Status();
      }},
     {"--bench", "PROMPT,NEW", kBench, nullptr,
-     "measure: PROMPT random ids, then NEW greedy ones; medians over --repeat",
+     "measure: PROMPT random ids, then NEW of the model's, the likeliest or drawn as\n"
+     "--temperature and its like say; medians over --repeat",
      [](Options& o, std::string_view flag, const std::string& v) {
        const std::size_t comma = v.find(',');
        if (comma == v.npos || !read_count(flag, v.substr(0, comma), o.bench_prompt).ok() ||
@@ -113,15 +114,15 @@ constexpr Flag kFlags[] = {
 
     {"--max-tokens", "N", kSampled, "Generation:", "end after N new tokens (256)",
      [](Options& o, std::string_view f, const std::string& v) { return read_count(f, v, o.max_tokens); }},
-    {"--temperature", "T", kSampled, nullptr, "0 takes the likeliest token; where this and the plan are silent, 0",
+    {"--temperature", "T", kSampled | kBench, nullptr, "0 takes the likeliest token; where this and the plan are silent, 0",
      [](Options& o, std::string_view f, const std::string& v) { return read_sampling(f, v, o.temperature); }},
-    {"--top-k", "K", kSampled, nullptr, "draw among the K likeliest; 0 is off",
+    {"--top-k", "K", kSampled | kBench, nullptr, "draw among the K likeliest; 0 is off",
      [](Options& o, std::string_view f, const std::string& v) { return read_sampling(f, v, o.top_k); }},
-    {"--top-p", "P", kSampled, nullptr, "draw among the likeliest that together reach probability P; 1 is off",
+    {"--top-p", "P", kSampled | kBench, nullptr, "draw among the likeliest that together reach probability P; 1 is off",
      [](Options& o, std::string_view f, const std::string& v) { return read_sampling(f, v, o.top_p); }},
-    {"--min-p", "P", kSampled, nullptr, "drop those below P times the likeliest; 0 is off",
+    {"--min-p", "P", kSampled | kBench, nullptr, "drop those below P times the likeliest; 0 is off",
      [](Options& o, std::string_view f, const std::string& v) { return read_sampling(f, v, o.min_p); }},
-    {"--repetition-penalty", "R", kSampled, nullptr, "weaken tokens that occurred; 1 is off",
+    {"--repetition-penalty", "R", kSampled | kBench, nullptr, "weaken tokens that occurred; 1 is off",
      [](Options& o, std::string_view f, const std::string& v) { return read_sampling(f, v, o.repetition_penalty); }},
     {"--seed", "S", kSampled | kBench, nullptr, "of the draws; without one, a random one that is printed",
      [](Options& o, std::string_view f, const std::string& v) {
@@ -158,6 +159,18 @@ constexpr Flag kFlags[] = {
      }},
     {"--ids", "FILE.safetensors:TENSOR", kLogits, nullptr, "int32 rows of ids for --logits",
      [](Options& o, std::string_view f, const std::string& v) { return read_tensor_path(f, v, o.ids); }},
+    {"--topics", "N[:K]", kBench, nullptr,
+     "run i of --bench takes its ids from range i mod N, or always from range K, of\n"
+     "N equal ranges of all ids (see ktc compile --topics)",
+     [](Options& o, std::string_view f, const std::string& v) {
+       const std::size_t colon = v.find(':');
+       std::uint32_t topic = 0;
+       if (!read_count(f, v.substr(0, colon), o.topics).ok() ||
+           (colon != v.npos && !read_number<std::uint32_t>(f, v.substr(colon + 1), 0, o.topics - 1, "", topic).ok()))
+         return bad_value(f, v, "a number of ranges, and perhaps one of them from 0, as in 8 or 8:3");
+       if (colon != v.npos) o.topic = topic;
+       return Status();
+     }},
     {"--repeat", "N", kBench, nullptr, "runs of --bench (3)",
      [](Options& o, std::string_view f, const std::string& v) { return read_count(f, v, o.repeat); }},
 

@@ -55,6 +55,8 @@ struct Options {
 
   std::uint32_t bench_prompt = 0, bench_new = 0;
   std::uint32_t repeat = 3;
+  std::uint32_t topics = 1;            // ranges of ids that the runs of --bench draw from in turn
+  std::optional<std::uint32_t> topic;  // always from this one
 
   int threads = 0;  // 0: the executor decides
   IsaLevel isa = IsaLevel::best;
