@@ -24,7 +24,10 @@ class CpuSide {
  public:
   // Checks the options, then allocates what the plan has on the CPU. `more`: bytes that the caller will touch as well.
   Status open(const planfb::PlanT& plan, const ExecutorOptions& options, std::uint64_t more = 0);
-  // Workers, and scratch memory for the kernels of `weights`; the steps are those that will run.
+  // Chooses the nodes of the workers and gives the weights memory there, if there are several: WeightStore::load() must follow.
+  // Before anybody keeps a pointer to a weight.
+  Status place(const planfb::PlanT& plan, weights::WeightStore& weights, const ExecutorOptions& options);
+  // Workers, of one node without place(), and scratch memory for the kernels of `weights`; the steps are those that will run.
   Status start(const planfb::PlanT& plan, const weights::WeightStore& weights, const std::vector<const std::vector<Step>*>& steps,
                int threads);
 
@@ -45,6 +48,7 @@ class CpuSide {
   Status allocate(const planfb::PlanT& plan, std::uint64_t more);
   Status allocate_tile_scratch(const planfb::PlanT& plan, const weights::WeightStore& weights);
 
+  std::vector<WorkerNode> nodes_;  // that place() chose
   std::vector<weights::HostBlock> caches_;
   weights::HostBlock rope_values_, tile_scratch_;
   std::vector<Token> tokens_;

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "runtime/exec/few_rows.h"
-#include "runtime/exec/partition.h"
+#include "runtime/exec/node_grid.h"
 #include "runtime/exec/tile_product.h"
 
 namespace ktc::exec {
@@ -34,13 +34,13 @@ void all_panels(const StepState& state, const PanelWeight& w, const PanelOperand
   const std::size_t threads = static_cast<std::size_t>(state.workers->threads());
   const std::size_t row_step = std::min(count, kRowStep), row_blocks = blocks(count, row_step);
   const std::size_t step = panels_per_item(w.layout.panels, row_blocks, threads);
-  const std::size_t items = row_blocks * blocks(w.layout.panels, step);
+  const NodeGrid grid(*state.workers, w.split, w.layout.panels, step, row_blocks);
   const std::size_t work = row_step * step * kPanelFeatures * operands.padded / 4;
-  state.workers->parallel_for(items, claim_grain(work), [&](std::size_t begin, std::size_t end) {
-    for (std::size_t item = begin; item < end; ++item) {
-      const std::size_t m = item % row_blocks * row_step, m_count = std::min(count, m + row_step) - m;
-      const std::size_t p_begin = item / row_blocks * step, p_end = std::min<std::size_t>(w.layout.panels, p_begin + step);
-      for (std::size_t p = p_begin; p < p_end; ++p) {
+  for_grid(*state.workers, grid, claim_grain(work), [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) {
+      const NodeGrid::Item item = grid.by_part(i);
+      const std::size_t m = item.outer * row_step, m_count = std::min(count, m + row_step) - m;
+      for (std::size_t p = item.begin; p < item.end; ++p) {
         const std::byte* next = p + 1 < w.layout.panels ? w.panel(0, p + 1) : nullptr;
         panel_product(w, w.panel(0, p), next, rows + m, m_count, operands,
                       [&](std::size_t first, std::size_t n, const float* out) { body(p, m + first, n, out); });
@@ -58,8 +58,12 @@ void few_rows(const StepState& state, const PanelWeight& w, const Matrix& x, con
   const std::size_t panels = w.layout.panels;
   const std::size_t step = std::max(panels_per_item(panels, 1, static_cast<std::size_t>(state.workers->threads())),
                                     claim_grain(count * kPanelFeatures * operands.padded / 4));
+  const NodeGrid grid(*state.workers, w.split, panels, step, 1);
+  Deal deal(state.workers->nodes());
+  deal.add([&](std::size_t n) { return state.workers->share(row_items, n + 1) - state.workers->share(row_items, n); });
+  deal.add([&](std::size_t n) { return grid.items_of(n); });
   alignas(kApart) std::atomic<std::size_t> rows_done{0};
-  state.workers->for_claims(row_items + blocks(panels, step), [&](Claims& claims) {
+  state.workers->for_claims(deal, [&](Claims& claims) {
     for (; claims.more(); claims.advance()) {
       if (claims.current() < row_items) {
         const std::size_t begin = claims.current() * rows_each, end = std::min(count, begin + rows_each);
@@ -67,12 +71,14 @@ void few_rows(const StepState& state, const PanelWeight& w, const Matrix& x, con
         rows_done.fetch_add(1, std::memory_order_release);
         continue;
       }
-      const std::size_t begin = (claims.current() - row_items) * step, end = std::min(panels, begin + step);
+      const auto [outer, part, begin, end] = grid.by_part(claims.current() - row_items);
       const std::byte* const weights = w.panel(0, begin);
       await_item(*state.workers, [&] { return rows_done.load(std::memory_order_acquire) == row_items; },
                  (end - begin) * w.layout.panel_bytes / 64, [&](std::size_t i) { return weights + i * 64; });
       for (std::size_t p = begin; p < end; ++p) {
-        const std::size_t after = p + 1 < end ? p + 1 : (claims.ahead() - row_items) * step;
+        const std::size_t after = p + 1 < end                       ? p + 1
+                                  : claims.ahead() < claims.count() ? grid.by_part(claims.ahead() - row_items).begin
+                                                                    : panels;
         panel_product(w, w.panel(0, p), after < panels ? w.panel(0, after) : nullptr, rows, count, operands,
                       [&](std::size_t first, std::size_t n, const float* out) { body(p, first, n, out); });
       }
@@ -110,21 +116,26 @@ void all_tiles(const StepState& state, const PanelWeight& w, const PanelOperands
   const std::size_t row_step = std::min(round_up(count, kTileRows), tile_rows_at_once(w.layout.k_blocks, tuning));
   const std::size_t row_blocks = blocks(count, row_step), step = panels_per_item(panels, row_blocks, threads);
   // Row blocks of the same panels one after the other, so that the weights are read from memory once.
-  const std::size_t items = row_blocks * blocks(panels, step);
-  state.workers->for_claims(items, [&](Claims& claims) {
+  const NodeGrid grid(*state.workers, w.split, panels, step, row_blocks);
+  const std::size_t items = grid.items();
+  Deal deal(state.workers->nodes());
+  deal.add([&](std::size_t n) { return grid.items_of(n); });
+  state.workers->for_claims(deal, [&](Claims& claims) {
     const TileScope scope(state, true);
     for (; claims.more(); claims.advance()) {
-      const std::size_t item = claims.current(), m = item % row_blocks * row_step, p = item / row_blocks * step;
+      const NodeGrid::Item item = grid.by_part(claims.current());
+      const std::size_t m = item.outer * row_step, p = item.begin;
       TileNext next;
-      if (const std::size_t ahead = item + threads < items ? claims.ahead() : items; ahead < items) {
-        next.panel = w.panel(0, ahead / row_blocks * step);
+      if (const std::size_t ahead = claims.current() + threads < items ? claims.ahead() : items; ahead < items) {
+        const NodeGrid::Item after = grid.by_part(ahead);
+        next.panel = w.panel(0, after.begin);
         if (row_blocks != 1 && tuning.fetch_values) {
-          const std::size_t row = ahead % row_blocks * row_step;
+          const std::size_t row = after.outer * row_step;
           next.values = x.tiles(row / kTileRows).values;
           next.value_bytes = blocks(std::min(row_step, count - row), kTileRows) * x.tile_bytes();
         }
       }
-      tile_product(w, 0, p, std::min(panels, p + step) - p, x, m / kTileRows, std::min(count, m + row_step) - m, tuning,
+      tile_product(w, 0, p, item.end - p, x, m / kTileRows, std::min(count, m + row_step) - m, tuning,
                    scope.scratch(), next, args(m, p));
     }
   });

@@ -6,6 +6,7 @@
 #include "runtime/exec/panel_operands.h"
 #include "runtime/formats/panel.h"
 #include "runtime/kernels/cpu/kernels.h"
+#include "runtime/weights/node_split.h"
 
 namespace ktc::exec {
 
@@ -14,7 +15,10 @@ struct PanelWeight {
   const std::byte* data = nullptr;
   PanelLayout layout;
   kernels::PanelKernels kernels;
+  const weights::PanelSplit* split = nullptr;  // where its panels are on several nodes; null: all at `data`
+  // Panels one behind the other of one matrix and node are neighbours in memory.
   const std::byte* panel(std::size_t matrix, std::size_t p) const {
+    if (split != nullptr) return split->panel(matrix, p, layout.panel_bytes);
     return data + matrix * layout.matrix_bytes + p * layout.panel_bytes;
   }
 };

@@ -70,8 +70,14 @@ struct Crew {
   std::atomic<int> holders{1};
 };
 
+// What a task carries: to which node its thread was sent.
+struct Errand {
+  Crew* crew;
+  std::size_t node;
+};
+
 // oneTBB orders what the caller did before what a task does, but its library is not instrumented: these two say so to the
-// thread sanitizer. Reading the pointer itself is what test/tsan.supp excuses, by this function's name.
+// thread sanitizer. Reading the errand itself is what test/tsan.supp excuses, by this function's name.
 void announce([[maybe_unused]] Crew* crew) {
 #ifdef KTC_TSAN
   __tsan_release(crew);
@@ -80,11 +86,11 @@ void announce([[maybe_unused]] Crew* crew) {
 #ifdef KTC_TSAN
 [[gnu::noinline]]
 #endif
-Crew& handed_over(Crew* const& in_task) {
+Errand handed_over(const Errand& in_task) {
 #ifdef KTC_TSAN
-  __tsan_acquire(in_task);
+  __tsan_acquire(in_task.crew);
 #endif
-  return *in_task;
+  return in_task;
 }
 
 }  // namespace
@@ -137,10 +143,10 @@ struct Workers::Arena {
       crew->hold();
       announce(crew);
       try {
-        arenas[node].enqueue([crew = crew, node] {
-          Crew& ours = handed_over(crew);
-          ours.work(node);
-          ours.drop();
+        arenas[node].enqueue([in_task = Errand{crew, node}] {
+          const Errand errand = handed_over(in_task);
+          errand.crew->work(errand.node);
+          errand.crew->drop();
         });
       } catch (const std::exception&) {  // no memory for a task: fewer workers, the same results
         crew->region.unreserve(node);

@@ -37,7 +37,7 @@ class StepReader {
   // The plan was verified, so the layout exists.
   PanelWeight panels(std::uint32_t w) const {
     const weights::WeightView& v = view(w);
-    return {v.data, *panel_layout(v.format, v.group, v.packing == Packing::panel_paired, v.rows, v.columns), kernels_.panel(v.format)};
+    return {v.data, *panel_layout(v.format, v.group, v.packing == Packing::panel_paired, v.rows, v.columns), kernels_.panel(v.format), v.split};
   }
   // From how many rows tile kernels serve: the plan's number where this machine has such kernels for both formats.
   std::size_t tile_rows(std::uint32_t planned, const PanelWeight& a, const PanelWeight& b) const {
