@@ -7,6 +7,8 @@
 #include <cmath>
 #include <limits>
 
+#include "runtime/kernels/cuda/sample_math.h"
+
 namespace ktc::exec {
 namespace {
 
@@ -40,15 +42,16 @@ std::int32_t arg_max(std::span<const float> row) {
   return static_cast<std::int32_t>(std::find(row.begin(), row.end(), best) - row.begin());
 }
 
-// exp((logit - best) / T): the probability up to a common factor; best is subtracted first so that nothing overflows.
-double relative_probability(float logit, float best, float temperature) {
-  return std::exp((static_cast<double>(logit) - best) / temperature);
-}
-
 std::uint64_t finalise(std::uint64_t z) {
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
   return z ^ (z >> 31);
+}
+
+std::uint64_t random_bits(std::uint64_t seed, std::uint64_t position) {
+  constexpr std::uint64_t golden = 0x9e3779b97f4a7c15u;  // 2^64 / golden ratio, odd: the increment of SplitMix64
+  const std::uint64_t stream = finalise(seed + golden);
+  return finalise(finalise(stream + (position + 1) * golden));
 }
 
 }  // namespace
@@ -68,10 +71,27 @@ Status check_sampling(const SamplingParameters& p) {
 }
 
 double uniform(std::uint64_t seed, std::uint64_t position) {
-  constexpr std::uint64_t golden = 0x9e3779b97f4a7c15u;  // 2^64 / golden ratio, odd: the increment of SplitMix64
-  const std::uint64_t stream = finalise(seed + golden);
-  const std::uint64_t bits = finalise(finalise(stream + (position + 1) * golden));
-  return static_cast<double>(bits >> 11) * 0x1p-53;
+  return static_cast<double>(random_bits(seed, position) >> 11) * 0x1p-53;
+}
+
+SampleRow sample_row(const SamplingParameters& p, std::uint64_t position) {
+  SampleRow row = {};
+  row.greedy = p.temperature == 0 || p.top_k == 1;
+  row.draw = random_bits(p.seed, position) >> 11 << 11;
+  const auto temperature = static_cast<double>(p.temperature);
+  row.scale = row.greedy ? 0 : 1.4426950408889634 / temperature;
+  row.min_p_margin = temperature * std::log(static_cast<double>(p.min_p));
+  if (p.min_p <= 0) row.min_p_margin = -std::numeric_limits<double>::infinity();
+  row.top_p = static_cast<double>(p.top_p);
+  row.top_k = p.top_k;
+  return row;
+}
+
+Status not_finite(std::uint64_t position, std::int64_t id, std::string found) {
+  return make_error(StatusCode::data_corrupt, {.place = fmt::format("logits at position {}, id {}", position, id),
+                                               .found = std::move(found),
+                                               .expected = "finite numbers",
+                                               .remedy = "check the weights with ktc-plan verify --weights"});
 }
 
 Expected<std::int32_t> Sampler::sample(std::span<const float> logits, const SamplingParameters& parameters,
@@ -79,24 +99,20 @@ Expected<std::int32_t> Sampler::sample(std::span<const float> logits, const Samp
   if (logits.empty()) return make_error(StatusCode::internal, {.place = "sampling", .what = "a row without logits"});
   if (!all_finite(logits)) {
     const auto bad = std::find_if_not(logits.begin(), logits.end(), is_finite);
-    return make_error(StatusCode::data_corrupt,
-                      {.place = fmt::format("logits at position {}, id {}", position, bad - logits.begin()),
-                       .found = fmt::format("{}", *bad),
-                       .expected = "finite numbers",
-                       .remedy = "check the weights with ktc-plan verify --weights"});
+    return not_finite(position, bad - logits.begin(), fmt::format("{}", *bad));
   }
   if (parameters.repetition_penalty != 1) logits = penalise(logits, parameters.repetition_penalty, history);
   const std::int32_t best_id = arg_max(logits);
-  if (parameters.temperature == 0 || parameters.top_k == 1) return best_id;
+  const SampleRow row = sample_row(parameters, position);
+  if (row.greedy) return best_id;
 
   const float best = logits[static_cast<std::size_t>(best_id)];
   take_candidates(logits, parameters.top_k);
-  if (parameters.top_p < 1) keep_top_p(parameters, best);
-  if (parameters.min_p > 0) {
-    const double least = best + static_cast<double>(parameters.temperature) * std::log(parameters.min_p);
-    std::erase_if(candidates_, [&](const Candidate& c) { return c.logit < least; });
-  }
-  return draw(parameters, position, best);
+  weigh(row, best, logits.size());
+  if (row.top_p < 1) keep_top_p(row.top_p);
+  if (parameters.min_p > 0)
+    std::erase_if(candidates_, [&](const Candidate& c) { return !gpu::sample_min_p_keeps(c.logit, best, row.min_p_margin); });
+  return draw(row);
 }
 
 std::span<const float> Sampler::penalise(std::span<const float> logits, float penalty,
@@ -121,13 +137,13 @@ void Sampler::take_candidates(std::span<const float> logits, std::int32_t k) {
   candidates_.clear();
   const bool all = k <= 0 || static_cast<std::size_t>(k) >= logits.size();
   const std::size_t first = all ? logits.size() : static_cast<std::size_t>(k);
-  for (std::size_t id = 0; id < first; ++id) candidates_.push_back({logits[id], static_cast<std::int32_t>(id)});
+  for (std::size_t id = 0; id < first; ++id) candidates_.push_back({logits[id], static_cast<std::int32_t>(id), 0});
   if (all) return;
   std::make_heap(candidates_.begin(), candidates_.end(), ranks_higher);
   for (std::size_t id = first; id < logits.size(); ++id) {
     if (logits[id] <= candidates_.front().logit) continue;  // an equal one has the higher id
     std::pop_heap(candidates_.begin(), candidates_.end(), ranks_higher);
-    candidates_.back() = {logits[id], static_cast<std::int32_t>(id)};
+    candidates_.back() = {logits[id], static_cast<std::int32_t>(id), 0};
     std::push_heap(candidates_.begin(), candidates_.end(), ranks_higher);
   }
   sort_by_id();
@@ -137,43 +153,40 @@ void Sampler::sort_by_id() {
   std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
 }
 
+void Sampler::weigh(const SampleRow& row, float best, std::size_t columns) {
+  const unsigned shift = gpu::sample_shift(static_cast<std::uint32_t>(columns));
+  for (Candidate& c : candidates_) c.weight = gpu::sample_weight(c.logit, best, row.scale, shift);
+}
+
 // A heap gives the descending order only as far as it is needed: a handful of candidates in practice.
-void Sampler::keep_top_p(const SamplingParameters& parameters, float best) {
-  double total = 0;
-  for (const Candidate& c : candidates_) total += relative_probability(c.logit, best, parameters.temperature);
-  const double wanted = total * parameters.top_p;
-  // Those below the share `least` of n candidates have less than 1 - top_p together, so the others reach top_p without
-  // them. Half of that, so that rounding cannot matter.
-  const double least = 0.5 * (1 - parameters.top_p) * total / static_cast<double>(candidates_.size());
-  const double lowest = best + parameters.temperature * std::log(least);
-  std::erase_if(candidates_, [&](const Candidate& c) { return c.logit < lowest; });
+void Sampler::keep_top_p(double top_p) {
+  std::uint64_t total = 0;
+  for (const Candidate& c : candidates_) total += c.weight;
+  const std::uint64_t wanted = gpu::sample_wanted(total, top_p);
+  // Those below an equal share of the rest have less than the rest together, so the others reach top_p without them.
+  const std::uint64_t least = (total - wanted) / candidates_.size();
+  std::erase_if(candidates_, [&](const Candidate& c) { return c.weight < least; });
 
   std::make_heap(candidates_.begin(), candidates_.end(), ranks_lower);
-  double mass = 0;
+  std::uint64_t mass = 0;
   auto end = candidates_.end();  // [end, candidates_.end()) holds those that stay
   while (end != candidates_.begin() && mass < wanted) {
     std::pop_heap(candidates_.begin(), end, ranks_lower);
     --end;
-    mass += relative_probability(end->logit, best, parameters.temperature);
+    mass += end->weight;
   }
   candidates_.erase(candidates_.begin(), end);
   sort_by_id();
 }
 
-std::int32_t Sampler::draw(const SamplingParameters& parameters, std::uint64_t position, float best) {
-  cumulative_.clear();
-  double mass = 0;
-  for (const Candidate& c : candidates_) {
-    mass += relative_probability(c.logit, best, parameters.temperature);
-    cumulative_.push_back(mass);
-  }
-  // the first whose sum exceeds the target: never one whose probability underflowed to 0
-  const double target = uniform(parameters.seed, position) * mass;
-  const auto found = std::upper_bound(cumulative_.begin(), cumulative_.end(), target);
-  // u < 1, but the product may round up to the sum; then it is the last that added to it
-  const auto place =
-      found != cumulative_.end() ? found : std::lower_bound(cumulative_.begin(), cumulative_.end(), mass);
-  return candidates_[static_cast<std::size_t>(place - cumulative_.begin())].id;
+// The first whose sum exceeds the target: never one whose weight is 0, as the best of all stays.
+std::int32_t Sampler::draw(const SampleRow& row) const {
+  std::uint64_t total = 0, reached = 0;
+  for (const Candidate& c : candidates_) total += c.weight;
+  const std::uint64_t target = gpu::sample_target(row.draw, total);
+  for (const Candidate& c : candidates_)
+    if ((reached += c.weight) > target) return c.id;
+  return candidates_.back().id;
 }
 
 }  // namespace ktc::exec

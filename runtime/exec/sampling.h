@@ -11,14 +11,16 @@
 // The draw inverts the cumulative distribution, in order of ids, at uniform(seed, position). That number is a function
 // of these two alone, so a sequence's text depends neither on its batch neighbours nor on how its prompt was cut into
 // steps. Cost: O(V), and O(log k) for each of the few that get among the first k, O(log V) for each that top-p keeps.
-// Probabilities are double.
+// Probabilities are integers (runtime/kernels/cuda/sample_math.h), so that a device chooses the same.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "runtime/base/status.h"
+#include "runtime/formats/sample_row.h"
 
 namespace ktc::exec {
 
@@ -38,6 +40,15 @@ Status check_sampling(const SamplingParameters& parameters);
 // (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014), one per word of the pair.
 double uniform(std::uint64_t seed, std::uint64_t position);
 
+// Whether a device can choose with these. What a device lacks, a closed list: the penalty, which needs the history.
+inline bool device_samples(const SamplingParameters& parameters) { return parameters.repetition_penalty == 1; }
+
+// For a device: all but the penalty. position as in Sampler::sample.
+SampleRow sample_row(const SamplingParameters& parameters, std::uint64_t position);
+
+// The error of a row in which logit `id` is not finite; `found`: its value, in words where it is not known.
+Status not_finite(std::uint64_t position, std::int64_t id, std::string found);
+
 // Keeps scratch memory between calls. Not thread-safe; any number may exist.
 class Sampler {
  public:
@@ -51,6 +62,7 @@ class Sampler {
   struct Candidate {
     float logit;
     std::int32_t id;
+    std::uint64_t weight = 0;
   };
   static bool ranks_lower(const Candidate& a, const Candidate& b) {
     return a.logit != b.logit ? a.logit < b.logit : a.id > b.id;
@@ -61,13 +73,13 @@ class Sampler {
   std::span<const float> penalise(std::span<const float> logits, float penalty, std::span<const std::int32_t> history);
   void sort_by_id();
   void take_candidates(std::span<const float> logits, std::int32_t k);
-  void keep_top_p(const SamplingParameters& parameters, float best);
-  std::int32_t draw(const SamplingParameters& parameters, std::uint64_t position, float best);
+  void weigh(const SampleRow& row, float best, std::size_t columns);
+  void keep_top_p(double top_p);
+  std::int32_t draw(const SampleRow& row) const;
 
   std::vector<float> penalised_;
   std::vector<bool> seen_;
   std::vector<Candidate> candidates_;
-  std::vector<double> cumulative_;
 };
 
 }  // namespace ktc::exec
