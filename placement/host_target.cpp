@@ -105,6 +105,14 @@ std::optional<std::uint64_t> cgroup_limit(const fs::path& root) {
   return least;
 }
 
+// Memory without CPUs (expanders, a GPU's) is a node too, but nobody works there. At least 1.
+std::uint32_t nodes_with_cpus(const fs::path& folder) {
+  std::uint32_t nodes = 0;
+  for (const std::uint32_t node : parse_cpu_list(slurp(folder / "online")))
+    nodes += parse_cpu_list(slurp(folder / ("node" + std::to_string(node)) / "cpulist")).empty() ? 0 : 1;
+  return std::max(nodes, 1u);
+}
+
 }  // namespace
 
 Target host_target(const fs::path& root, const CpuFeatures& features) {
@@ -133,6 +141,7 @@ Target host_target(const fs::path& root, const CpuFeatures& features) {
   target.cpu.cores = std::max<std::uint32_t>(static_cast<std::uint32_t>(cores.size()), 1);
   target.cpu.sockets = std::max<std::uint32_t>(static_cast<std::uint32_t>(sockets.size()), 1);
   if (cores.empty()) target.cpu.cores = std::max(std::thread::hardware_concurrency(), 1u);
+  target.cpu.nodes = nodes_with_cpus(root / "sys/devices/system/node");
 
   if (const auto kib = leading_number(field(slurp(root / "proc/meminfo"), "MemTotal"));
       kib && *kib < (UINT64_MAX >> 10))

@@ -82,18 +82,21 @@ Status read_isa(const Node& node, std::vector<std::string>* isa) {
 }
 
 Expected<CpuTarget> read_cpu(const Node& node) {
-  KTC_ASSIGN_OR_RETURN(Map map, node.map({"sockets", "cores", "memory", "read_gb_per_s", "isa", "l2", "l3", "vnni_tops", "amx_int8_tops",
-                                            "read_efficiency", "matrix_efficiency", "kernel_us"}));
+  KTC_ASSIGN_OR_RETURN(Map map, node.map({"sockets", "nodes", "cores", "memory", "read_gb_per_s", "cache_gb_per_s", "isa", "l2", "l3", "vnni_tops", "amx_int8_tops",
+                                            "read_efficiency", "matrix_efficiency", "many_rows_efficiency", "attention_tflops", "value_ns", "kernel_us", "step_us"}));
   CpuTarget cpu;
   KTC_RETURN_IF_ERROR(map.require("cores").status());
   KTC_RETURN_IF_ERROR(map.require("memory").status());
   KTC_RETURN_IF_ERROR(read_count(map, "sockets", 1, 64, &cpu.sockets));
+  cpu.nodes = cpu.sockets;
+  KTC_RETURN_IF_ERROR(read_count(map, "nodes", 1, 64, &cpu.nodes));
   KTC_RETURN_IF_ERROR(read_count(map, "cores", 1, 65536, &cpu.cores));
   if (cpu.cores < cpu.sockets)
     return map["cores"].error("physical cores over all sockets",
                               fmt::format("at least one for each of {} sockets", cpu.sockets));
   KTC_RETURN_IF_ERROR(read_bytes(map, "memory", &cpu.memory));
   KTC_RETURN_IF_ERROR(read_rate(map, "read_gb_per_s", &cpu.read_gb_per_s));
+  KTC_RETURN_IF_ERROR(read_rate(map, "cache_gb_per_s", &cpu.cache_gb_per_s));
   if (map.has("isa")) KTC_RETURN_IF_ERROR(read_isa(map["isa"], &cpu.isa));
   KTC_RETURN_IF_ERROR(read_bytes(map, "l2", &cpu.l2_bytes));
   KTC_RETURN_IF_ERROR(read_bytes(map, "l3", &cpu.l3_bytes));
@@ -101,13 +104,18 @@ Expected<CpuTarget> read_cpu(const Node& node) {
   KTC_RETURN_IF_ERROR(read_positive(map, "amx_int8_tops", "10^12 operations a second", &cpu.amx_int8_tops));
   KTC_RETURN_IF_ERROR(read_efficiency(map, "read_efficiency", &cpu.read_efficiency));
   KTC_RETURN_IF_ERROR(read_efficiency(map, "matrix_efficiency", &cpu.matrix_efficiency));
+  KTC_RETURN_IF_ERROR(read_efficiency(map, "many_rows_efficiency", &cpu.many_rows_efficiency));
+  KTC_RETURN_IF_ERROR(read_positive(map, "attention_tflops", "10^12 operations a second", &cpu.attention_tflops));
+  KTC_RETURN_IF_ERROR(read_positive(map, "value_ns", "nanoseconds", &cpu.value_ns));
   KTC_RETURN_IF_ERROR(read_positive(map, "kernel_us", "microseconds", &cpu.kernel_us));
+  KTC_RETURN_IF_ERROR(read_positive(map, "step_us", "microseconds", &cpu.step_us));
   return cpu;
 }
 
 Expected<GpuTarget> read_gpu(const Node& node, const std::vector<GpuTarget>& earlier) {
   KTC_ASSIGN_OR_RETURN(Map map, node.map({"device", "name", "sm", "memory", "context", "read_gb_per_s", "pcie_gb_per_s", "bf16_tflops",
-                                            "read_efficiency", "kernel_us", "handoff_us"}));
+                                            "attention_tflops", "attention_efficiency", "read_efficiency", "matrix_efficiency", "kernel_us", "column_ns",
+                                            "prefill_kernel_us", "prefill_column_ns", "step_us", "handoff_us", "handoff_gb_per_s"}));
   GpuTarget gpu;
   KTC_ASSIGN_OR_RETURN(Node device, map.require("device"));
   const auto text = device.string();
@@ -124,9 +132,17 @@ Expected<GpuTarget> read_gpu(const Node& node, const std::vector<GpuTarget>& ear
   KTC_RETURN_IF_ERROR(read_rate(map, "read_gb_per_s", &gpu.read_gb_per_s));
   KTC_RETURN_IF_ERROR(read_rate(map, "pcie_gb_per_s", &gpu.pcie_gb_per_s));
   KTC_RETURN_IF_ERROR(read_positive(map, "bf16_tflops", "10^12 operations a second", &gpu.bf16_tflops));
+  KTC_RETURN_IF_ERROR(read_positive(map, "attention_tflops", "10^12 operations a second", &gpu.attention_tflops));
   KTC_RETURN_IF_ERROR(read_efficiency(map, "read_efficiency", &gpu.read_efficiency));
+  KTC_RETURN_IF_ERROR(read_efficiency(map, "matrix_efficiency", &gpu.matrix_efficiency));
+  if (map.has("attention_efficiency")) KTC_RETURN_IF_ERROR(read_fraction(map["attention_efficiency"], &gpu.attention_efficiency));
   KTC_RETURN_IF_ERROR(read_positive(map, "kernel_us", "microseconds", &gpu.kernel_us));
+  KTC_RETURN_IF_ERROR(read_positive(map, "column_ns", "nanoseconds", &gpu.column_ns));
+  KTC_RETURN_IF_ERROR(read_positive(map, "prefill_kernel_us", "microseconds", &gpu.prefill_kernel_us));
+  KTC_RETURN_IF_ERROR(read_positive(map, "prefill_column_ns", "nanoseconds", &gpu.prefill_column_ns));
+  KTC_RETURN_IF_ERROR(read_positive(map, "step_us", "microseconds", &gpu.step_us));
   KTC_RETURN_IF_ERROR(read_positive(map, "handoff_us", "microseconds", &gpu.handoff_us));
+  KTC_RETURN_IF_ERROR(read_rate(map, "handoff_gb_per_s", &gpu.handoff_gb_per_s));
   return gpu;
 }
 

@@ -42,9 +42,11 @@ std::string target_text(const Target& target, const std::string& comment) {
   std::istringstream lines(comment);
   for (std::string line; std::getline(lines, line);) text += "# " + line + "\n";
   const CpuTarget& cpu = target.cpu;
-  text += fmt::format("version: 1\nname: {}\ncpu:\n  sockets: {}\n  cores: {}\n", quoted(target.name), cpu.sockets, cpu.cores);
+  text += fmt::format("version: 1\nname: {}\ncpu:\n  sockets: {}\n  nodes: {}\n  cores: {}\n", quoted(target.name), cpu.sockets,
+                      cpu.nodes, cpu.cores);
   if (cpu.memory > 0) text += "  memory: " + size(cpu.memory) + "\n";
   rate(&text, "  ", "read_gb_per_s", cpu.read_gb_per_s);
+  rate(&text, "  ", "cache_gb_per_s", cpu.cache_gb_per_s);
   if (!cpu.isa.empty()) text += fmt::format("  isa: [{}]\n", fmt::join(cpu.isa, ", "));
   if (cpu.l2_bytes > 0) text += "  l2: " + size(cpu.l2_bytes) + "\n";
   if (cpu.l3_bytes > 0) text += "  l3: " + size(cpu.l3_bytes) + "\n";
@@ -52,7 +54,11 @@ std::string target_text(const Target& target, const std::string& comment) {
   rate(&text, "  ", "amx_int8_tops", cpu.amx_int8_tops);
   efficiency(&text, "  ", "read_efficiency", cpu.read_efficiency);
   efficiency(&text, "  ", "matrix_efficiency", cpu.matrix_efficiency);
+  efficiency(&text, "  ", "many_rows_efficiency", cpu.many_rows_efficiency);
+  rate(&text, "  ", "attention_tflops", cpu.attention_tflops);
+  rate(&text, "  ", "value_ns", cpu.value_ns);
   rate(&text, "  ", "kernel_us", cpu.kernel_us);
+  rate(&text, "  ", "step_us", cpu.step_us);
   if (!target.gpus.empty()) text += "gpus:\n";
   for (const GpuTarget& gpu : target.gpus) {
     text += fmt::format("  - device: {}\n    name: {}\n    sm: {}\n    memory: {}\n    context: {}\n", gpu.device, quoted(gpu.name),
@@ -60,9 +66,17 @@ std::string target_text(const Target& target, const std::string& comment) {
     rate(&text, "    ", "read_gb_per_s", gpu.read_gb_per_s);
     rate(&text, "    ", "pcie_gb_per_s", gpu.pcie_gb_per_s);
     rate(&text, "    ", "bf16_tflops", gpu.bf16_tflops);
+    rate(&text, "    ", "attention_tflops", gpu.attention_tflops);
     efficiency(&text, "    ", "read_efficiency", gpu.read_efficiency);
+    efficiency(&text, "    ", "matrix_efficiency", gpu.matrix_efficiency);
+    rate(&text, "    ", "attention_efficiency", gpu.attention_efficiency);
     rate(&text, "    ", "kernel_us", gpu.kernel_us);
+    rate(&text, "    ", "column_ns", gpu.column_ns);
+    rate(&text, "    ", "prefill_kernel_us", gpu.prefill_kernel_us);
+    rate(&text, "    ", "prefill_column_ns", gpu.prefill_column_ns);
+    rate(&text, "    ", "step_us", gpu.step_us);
     rate(&text, "    ", "handoff_us", gpu.handoff_us);
+    rate(&text, "    ", "handoff_gb_per_s", gpu.handoff_gb_per_s);
   }
   return text;
 }

@@ -52,11 +52,17 @@ TEST_F(HostTargetTest, CountsCoresNotThreadsAndCachesOnce) {
   cpu(10, 1, 7, "8-11");  // not online
   write("proc/meminfo", "MemFree:     1 kB\nMemTotal:       16777216 kB\n");
   write("proc/cpuinfo", "processor\t: 0\nmodel name\t: Example CPU 9000\n");
+  write("sys/devices/system/node/online", "0-2,5\n");
+  write("sys/devices/system/node/node0/cpulist", "0-3\n");
+  write("sys/devices/system/node/node1/cpulist", "8-9\n");
+  write("sys/devices/system/node/node2/cpulist", "\n");  // memory alone
+  write("sys/devices/system/node/node5/cpulist", "10-11\n");
   CpuFeatures features;
   features.avx2 = features.amx_int8 = true;
   const Target target = host_target(root_, features);
   EXPECT_EQ(target.cpu.cores, 5u);
   EXPECT_EQ(target.cpu.sockets, 2u);
+  EXPECT_EQ(target.cpu.nodes, 3u);
   EXPECT_EQ(target.cpu.l2_bytes, std::uint64_t{2} << 20);
   EXPECT_EQ(target.cpu.l3_bytes, std::uint64_t{64} << 20);
   EXPECT_EQ(target.cpu.memory, std::uint64_t{16} << 30);
@@ -81,6 +87,7 @@ TEST_F(HostTargetTest, SurvivesMissingFiles) {
   const Target target = host_target(root_, {});
   EXPECT_GE(target.cpu.cores, 1u);
   EXPECT_EQ(target.cpu.sockets, 1u);
+  EXPECT_EQ(target.cpu.nodes, 1u);
   EXPECT_EQ(target.cpu.memory, 0u);
   EXPECT_EQ(target.cpu.l2_bytes, 0u);
   EXPECT_EQ(target.cpu.l3_bytes, 0u);

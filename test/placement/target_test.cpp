@@ -29,6 +29,7 @@ gpus:
   ASSERT_TRUE(target.ok()) << target.status().message();
   EXPECT_EQ(target->name, "two sockets and a card");
   EXPECT_EQ(target->cpu.sockets, 2u);
+  EXPECT_EQ(target->cpu.nodes, 2u);  // not stated
   EXPECT_EQ(target->cpu.cores, 64u);
   EXPECT_EQ(target->cpu.memory, std::uint64_t{382} << 30);
   EXPECT_DOUBLE_EQ(target->cpu.read_gb_per_s, 440.5);
