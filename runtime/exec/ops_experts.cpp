@@ -73,19 +73,21 @@ std::size_t sort_pairs(const ExpertsStep& s, std::size_t rows) {
     for (std::size_t r = 0; r < rows; ++r)
       for (std::size_t k = 0; k < s.top_k; ++k)
         if (const std::int32_t id = s.ids.row(r)[k]; s.filter.slot(id) >= 0) ++s.activations[id];
+  // The sum is in a register: through memory every expert would wait for the one before, which takes 2 us for 512.
+  std::uint32_t* const first = s.first;
   std::size_t active = 0;
+  std::uint32_t pairs = 0;
   for (std::size_t e = 0; e < s.experts; ++e) {
-    if (s.first[e + 1] != 0) s.active[active++] = static_cast<std::uint32_t>(e);
-    s.first[e + 1] += s.first[e];
+    const std::uint32_t count = first[e + 1];
+    if (count != 0) s.active[active++] = static_cast<std::uint32_t>(e);
+    first[e + 1] = pairs;  // where e begins: its cursor, which ends where e + 1 begins
+    pairs += count;
   }
-  // Place with first[e] as the cursor of e; afterwards first[e] is where e + 1 begins, so shift back.
   for_each_pair(s, rows, [&](std::size_t r, std::size_t k, std::size_t matrix) {
-    const std::uint32_t pair = s.first[matrix]++;
+    const std::uint32_t pair = first[matrix + 1]++;
     s.pair_row[pair] = static_cast<std::uint32_t>(r);
     s.pair_weight[pair] = s.weights.row(r)[k];
   });
-  for (std::size_t e = s.experts; e > 0; --e) s.first[e] = s.first[e - 1];
-  s.first[0] = 0;
   return active;
 }
 

@@ -9,12 +9,12 @@
 namespace ktc::kernels {
 namespace {
 
-// Prefetch to the second level, 4 KiB of blocks ahead of the reader and in the order of the memory: cut at the panel's end and
-// continued at `next`. The head is read along with the blocks behind it, so the distance has its length on top, and its lines
+// Prefetch to the second level, 16 KiB of blocks ahead of the reader and in the order of the memory: cut at the panel's end and
+// continued at `next`. So far that what a reader does between two panels does not keep the memory waiting. The head is read along with the blocks behind it, so the distance has its length on top, and its lines
 // are asked for along with the blocks: exactly so many lines in all as the panel has, so that the next one starts as far ahead.
 template <std::size_t kPairBytes>  // of the two blocks of 64 K
 struct Ahead {
-  static constexpr std::size_t kAheadBytes = 4096;
+  static constexpr std::size_t kAheadBytes = 16384;
   const char* at;     // where the prefetch stands
   const char* next;
   std::ptrdiff_t left;  // to the panel's end; without end once it is in the next

@@ -34,13 +34,6 @@ struct TileOutput {
     end = last;
   }
 
-  KTC_INLINE __m512 scaled(__m512 f, __m512 row_scale, std::size_t block) const {
-    if (kScaledRows && a.x_granule == 0) f = _mm512_mul_ps(f, row_scale);
-    if (kScaledFeatures && a.layout->group == 0)
-      f = _mm512_mul_ps(f, _mm512_load_ps(reinterpret_cast<const float*>(head) + block * 16));
-    return f;
-  }
-
   KTC_INLINE void store_row(__m512 f0, __m512 f1) const {
     float* out = a.out + row * a.out_stride + panel * 32;
     const std::size_t left = a.columns - at_most(panel * 32, a.columns);
@@ -53,15 +46,19 @@ struct TileOutput {
     _mm512_mask_storeu_ps(out + 16, m1, f1);
   }
 
-  // Not inlined: the loops around it are small, and nothing of theirs is in vector registers.
-  __attribute__((noinline)) void advance(std::size_t rows) {
+  template <TileResult kResult>
+  KTC_INLINE void advance_rows(std::size_t rows) {
+    const bool by_row = kScaledRows && (kIntegers || a.x_granule == 0), by_feature = kScaledFeatures && (kIntegers || a.layout->group == 0);
+    const float* const ws = reinterpret_cast<const float*>(head);
+    __m512 ws0 = _mm512_setzero_ps(), ws1 = ws0;
+    if (by_feature) ws0 = _mm512_load_ps(ws), ws1 = _mm512_load_ps(ws + 16);
     for (const std::size_t stop = row + at_most(rows, end - row); row < stop; ++row, sums += 32) {
       __m512 f0, f1;
       const std::size_t tile = row / kTileRows, lane = row % kTileRows;
       if constexpr (kIntegers) {
         __m512i c0 = _mm512_load_si512(sums), c1 = _mm512_load_si512(sums + 16);
         if constexpr (kFormat == Format::int8) {  // the weights are unsigned, w + 128
-          const __m512i zero = _mm512_set1_epi32(128 * a.x.sums[tile * kTileRows + lane]);
+          const __m512i zero = _mm512_set1_epi32(128 * a.x.sums[row]);
           c0 = _mm512_sub_epi32(c0, zero);
           c1 = _mm512_sub_epi32(c1, zero);
         }
@@ -71,13 +68,18 @@ struct TileOutput {
         f0 = _mm512_load_ps(reinterpret_cast<const float*>(sums));
         f1 = _mm512_load_ps(reinterpret_cast<const float*>(sums) + 16);
       }
-      __m512 row_scale = _mm512_setzero_ps();
-      if (kScaledRows && a.x_granule == 0) row_scale = _mm512_set1_ps(a.x.scales[tile * kTileRows + lane]);
-      f0 = scaled(f0, row_scale, 0);
-      f1 = scaled(f1, row_scale, 1);
-      if (a.result == TileResult::gated) {
+      if (by_row) {
+        const __m512 scale = _mm512_set1_ps(a.x.scales[row]);
+        f0 = _mm512_mul_ps(f0, scale);
+        f1 = _mm512_mul_ps(f1, scale);
+      }
+      if (by_feature) {
+        f0 = _mm512_mul_ps(f0, ws0);
+        f1 = _mm512_mul_ps(f1, ws1);
+      }
+      if constexpr (kResult == TileResult::gated) {
         _mm512_store_ps(a.out + tile * a.out_stride + (panel * kTileRows + lane) * 16, Vec::mul(silu(f0), f1));
-      } else if (a.result == TileResult::sums) {
+      } else if constexpr (kResult == TileResult::sums) {
         float* out = a.out + panel * a.out_stride + std::size_t{a.out_row[row]} * 32;
         const __m512 s = _mm512_set1_ps(a.out_scale[row]);
         _mm512_store_ps(out, _mm512_fmadd_ps(s, f0, _mm512_load_ps(out)));
@@ -85,6 +87,14 @@ struct TileOutput {
       } else {
         store_row(f0, f1);
       }
+    }
+  }
+  // Not inlined: the loops around it are small, and nothing of theirs is in vector registers.
+  __attribute__((noinline)) void advance(std::size_t rows) {
+    switch (a.result) {
+      case TileResult::gated: return advance_rows<TileResult::gated>(rows);
+      case TileResult::sums: return advance_rows<TileResult::sums>(rows);
+      case TileResult::rows: return advance_rows<TileResult::rows>(rows);
     }
   }
   KTC_INLINE void finish() {
