@@ -101,10 +101,29 @@ Status CpuSide::open(const planfb::PlanT& p, const ExecutorOptions& options, std
                                                      std::to_string(counts), ""});
 
   kernels = kernels::select_kernels(features, options.isa);
-  if (const std::string chosen = choose_kernels(p, options.isa, kernels); !chosen.empty() && options.note != nullptr)
+  if (const std::string chosen = choose_kernels(p, options.isa, options.threads > 0 ? options.threads : default_thread_count(), kernels); !chosen.empty() && options.note != nullptr)
     options.note(options.note_context, chosen);
   memory.expert_counts = options.expert_counts;
   return allocate(p, more);
+}
+
+Status CpuSide::place(const planfb::PlanT& plan, weights::WeightStore& weights, const ExecutorOptions& options) {
+  std::vector<CpuNode> nodes = cpu_nodes();
+  if (options.nodes != 0) nodes = recut_nodes(nodes, options.nodes);
+  nodes_ = deal_workers(nodes, options.threads > 0 ? options.threads : default_thread_count());
+  if (nodes_.size() == 1) return {};
+  // What moves to a GPU is copied matrix by matrix.
+  std::vector<std::uint32_t> whole;
+  for (const auto& moving : plan.moving) whole.insert(whole.end(), {moving->w_cold_gate_up, moving->w_cold_down});
+  std::uint64_t untouched = arena.bytes();
+  for (const HostBlock& cache : caches_) untouched += cache.bytes();
+  std::vector<weights::NodeShare> shares;
+  for (const WorkerNode& node : nodes_) shares.push_back(node.share);
+  std::vector<std::string> notes;
+  const Expected<bool> placed = weights.place_on_nodes(shares, whole, untouched, notes);
+  for (const std::string& note : notes)
+    if (options.note != nullptr) options.note(options.note_context, note);
+  return placed.status();
 }
 
 Status CpuSide::start(const planfb::PlanT& plan, const weights::WeightStore& weights,
@@ -117,7 +136,11 @@ Status CpuSide::start(const planfb::PlanT& plan, const weights::WeightStore& wei
       else if (const auto* panels = std::get_if<PanelExpertsStep>(&step))
         experts = std::max(experts, panels->routed.experts);
   busy_experts_.resize(experts);
-  KTC_ASSIGN_OR_RETURN(workers, Workers::create(threads > 0 ? threads : default_thread_count()));
+  if (nodes_.empty()) {
+    KTC_ASSIGN_OR_RETURN(workers, Workers::create(threads > 0 ? threads : default_thread_count()));
+  } else {
+    KTC_ASSIGN_OR_RETURN(workers, Workers::create(nodes_));
+  }
   KTC_RETURN_IF_ERROR(allocate_tile_scratch(plan, weights));
   KTC_RETURN_IF_ERROR(attend_.allocate(plan, steps, workers->threads()));
   state.workers = workers.get();

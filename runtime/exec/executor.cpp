@@ -3,60 +3,43 @@
 #include <new>
 #include <string>
 
-#include "runtime/exec/cpu_side.h"
 #include "runtime/exec/hybrid_executor.h"
+#include "runtime/exec/plan_executor.h"
 #include "runtime/exec/record_moments.h"
 #include "runtime/exec/resolve.h"
-#include "runtime/exec/step_request.h"
 
 namespace ktc::exec {
 namespace {
 
-class CpuExecutor final : public Executor {
+class CpuExecutor final : public PlanExecutor {
  public:
+  CpuExecutor(std::shared_ptr<const plan::OpenPlan> plan, const ExecutorOptions& options) : PlanExecutor(std::move(plan), options) {}
   static Expected<std::unique_ptr<Executor>> create(std::shared_ptr<const plan::OpenPlan> plan, const ExecutorOptions& options);
 
   Expected<StepResult> run(std::span<const StepSequence> sequences) override;
 
-  StepLimits extend_limits() const override { return largest(bounds_, false); }
-  StepLimits decode_limits() const override { return largest(bounds_, true); }
-  std::uint32_t page_tokens() const override { return cache().page_tokens; }
-  std::uint32_t page_count() const override { return cache().pages; }
-  std::uint32_t tokens_per_sequence() const override { return cache().tokens_per_sequence; }
-  const plan::OpenPlan& plan() const override { return *plan_; }
-  int threads() const override { return cpu_.workers->threads(); }
-  IsaLevel isa() const override { return cpu_.kernels.level; }
-  Busy busy() const override { return busy_; }
-
  private:
-  const planfb::CacheT& cache() const { return *plan_->plan.caches[0]; }
   void run_steps(const Program& program) const;
 
-  std::shared_ptr<const plan::OpenPlan> plan_;
-  ExecutorOptions options_;
-  CpuSide cpu_;
   std::unique_ptr<weights::WeightStore> weights_;
-  std::vector<Program> programs_;
-  std::vector<EntryBounds> bounds_;  // of the programs
-  Busy busy_;
+  std::vector<Program> programs_;  // in the order of bounds_
 };
 
 Expected<std::unique_ptr<Executor>> CpuExecutor::create(std::shared_ptr<const plan::OpenPlan> plan,
                                                         const ExecutorOptions& options) {
   KTC_RETURN_IF_ERROR(check_runnable(plan->plan));
-  auto executor = std::make_unique<CpuExecutor>();
-  executor->plan_ = std::move(plan);
-  executor->options_ = options;
+  auto executor = std::make_unique<CpuExecutor>(std::move(plan), options);
   const planfb::PlanT& p = executor->plan_->plan;
   CpuSide& cpu = executor->cpu_;
   KTC_RETURN_IF_ERROR(cpu.open(p, options));
   KTC_ASSIGN_OR_RETURN(executor->weights_, weights::WeightStore::open(executor->plan_, false));
+  KTC_RETURN_IF_ERROR(cpu.place(p, *executor->weights_, options));
   KTC_ASSIGN_OR_RETURN(executor->programs_, resolve(p, *executor->weights_, cpu.kernels, cpu.memory));
-  executor->bounds_ = entry_bounds(p);
   if (options.moments != nullptr) KTC_RETURN_IF_ERROR(check_recordable(executor->programs_));
   std::vector<const std::vector<Step>*> steps;
   for (const Program& program : executor->programs_) steps.push_back(&program.steps);
   KTC_RETURN_IF_ERROR(cpu.start(p, *executor->weights_, steps, options.threads));
+  KTC_RETURN_IF_ERROR(executor->weights_->load(options.progress));
   if (options.populate) KTC_RETURN_IF_ERROR(executor->weights_->populate(options.progress));
   return std::unique_ptr<Executor>(std::move(executor));
 }
@@ -109,6 +92,26 @@ Expected<StepResult> CpuExecutor::run(std::span<const StepSequence> sequences) {
 }
 
 }  // namespace
+
+std::string_view to_string(ProductsKind kind) { return kind == ProductsKind::library ? "library" : "own"; }
+
+std::string_view to_string(UpdateKind kind) {
+  switch (kind) {
+    case UpdateKind::automatic: return "auto";
+    case UpdateKind::on: return "on";
+    case UpdateKind::off: return "off";
+  }
+  return "unknown";
+}
+
+std::string_view to_string(HandoffKind kind) {
+  switch (kind) {
+    case HandoffKind::automatic: return "automatic";
+    case HandoffKind::doorbell: return "doorbell";
+    case HandoffKind::hostnode: return "hostnode";
+  }
+  return "unknown";
+}
 
 Expected<std::unique_ptr<Executor>> Executor::open(std::shared_ptr<const plan::OpenPlan> plan, const ExecutorOptions& options) {
   try {

@@ -6,6 +6,7 @@
 // depend on the number of workers nor on the other sequences in the step.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -20,6 +21,7 @@
 #include "runtime/exec/expert_update.h"
 #include "runtime/exec/moments.h"
 #include "runtime/exec/trace.h"
+#include "runtime/formats/sample_row.h"
 #include "runtime/plan/plan.h"
 #include "runtime/weights/weight_store.h"
 
@@ -37,6 +39,10 @@ std::string_view to_string(HandoffKind kind);
 enum class UpdateKind : std::uint8_t { automatic, on, off };
 std::string_view to_string(UpdateKind kind);
 
+// Which kernels compute products of many rows with bf16 weights on a GPU: ours, or cuBLASLt's where it can be opened.
+enum class ProductsKind : std::uint8_t { own, library };
+std::string_view to_string(ProductsKind kind);
+
 // Told about each step that ran, by the thread that called run(). No clock is read without one.
 struct StepObserver {
   // entry: index in Plan.entries; step: index in its steps; name: Step.name; wall-clock nanoseconds.
@@ -47,6 +53,9 @@ struct StepObserver {
 
 struct ExecutorOptions {
   int threads = 0;                       // 0: one per physical core in the affinity mask, at most the cgroup quota
+  // NUMA nodes that workers and weights are split over. 0: those of this machine that threads fall to; N: the cores cut into N (at
+  // most weights::kMostNodes). With one, weights stay in their mapped files; with several, each node has its share in memory.
+  int nodes = 0;
   IsaLevel isa = IsaLevel::best;
   bool populate = false;                 // read all weights at open
   weights::Progress progress;
@@ -61,6 +70,7 @@ struct ExecutorOptions {
   // What follows is for plans with GPUs.
   bool emulate_gpu = false;              // host-emulated devices: slow, and for tests
   std::uint64_t emulated_memory = 0;     // bytes of each; 0: what the plan needs
+  bool device_sampling = true;           // false: tokens are chosen by the host, and every step waits for it
   bool graphs = true;                    // false: steps of decode entries are launched one by one
   HandoffKind handoff = HandoffKind::automatic;
   // A step whose hand-off makes no progress for as long is given up: run() returns a Status.
@@ -72,6 +82,7 @@ struct ExecutorOptions {
   void* note_context = nullptr;
   // Experts that change sides (Plan.moving): as long as it pays, always, never.
   UpdateKind update = UpdateKind::automatic;
+  ProductsKind products = ProductsKind::own;
   UpdateRules update_rules;              // every_tokens is the plan's
   // Opens a GPU of the plan; `memory`: what the plan needs there. Empty: a CUDA device, or as emulate_gpu says. For tests.
   std::function<Expected<std::unique_ptr<device::Device>>(const planfb::DeviceT& device, std::uint64_t memory)> open_device;
@@ -87,6 +98,8 @@ struct StepSequence {
   // Position of the first token that decode generated. Plan.defer_prefill and defer_decode say on which side of it tokens are
   // deferred, whichever entry runs them: so a sequence gives the same again when it is recomputed.
   std::uint32_t generated_from = kNothing;
+  // begin() alone: the only id is what the step before chooses for this row of its; ids then holds one that is ignored.
+  std::uint32_t fed_by = kNothing;
 };
 
 struct StepResult {
@@ -108,19 +121,40 @@ class Executor {
                                                   const ExecutorOptions& options);
   virtual ~Executor() = default;  // abstract so that schedulers are tested on a scripted executor
 
-  // decode[B] with the smallest bucket when every sequence brings one id and wants its logits, else the smallest extend[N].
+  // decode[B] with the smallest bucket when every sequence brings one id and wants its logits, else the smallest extend[N], or a
+  // larger one that the plan prefers for so many tokens (Entry.from_tokens).
   // Errors: ids outside the vocabulary, more tokens, rows or sequences than the largest entry takes, pages too short or
   // outside the pool, a position beyond tokens_per_sequence. `unavailable`: a GPU is lost or the hand-off stalled; the executor
   // answers every further step with the same and can only be destroyed.
   virtual Expected<StepResult> run(std::span<const StepSequence> sequences) = 0;
 
+  // Decode steps whose tokens are chosen where the logits are. How many may be begun and not finished: 0: none can, 1: one, whose ids
+  // the caller brings; 2: another one behind it, whose ids may be the tokens of the first (StepSequence::fed_by).
+  virtual std::uint32_t most_begun() const { return 0; }
+  // Begins a decode step; rows: of each sequence. What the host has to do for the step before is done first. Nothing that the
+  // arguments point to is read later. run() is refused until every step is finished. Errors: as run(); a step that is not a decode
+  // step, more of them than most_begun(), a row that the step before does not have.
+  virtual Status begin(std::span<const StepSequence>, std::span<const SampleRow>) {
+    return Status(StatusCode::unsupported, "step: this executor chooses no tokens");
+  }
+  // Ends the oldest step that was begun: the id that was chosen for each of its sequences, or ~id of the first logit that is not
+  // finite; valid until the next call. discard: nobody wants them, nor what the step leaves in its pages.
+  virtual Expected<std::span<const std::int32_t>> finish(bool discard = false) {
+    (void)discard;
+    return Status(StatusCode::unsupported, "step: this executor chooses no tokens");
+  }
+
   virtual StepLimits extend_limits() const = 0;   // of the largest extend entry
+  // How many of `waiting` tokens, at least 1, the next extend step should take: at most extend_limits().max_tokens, fewer where a
+  // smaller entry is the faster one for so few.
+  virtual std::uint32_t best_tokens(std::uint32_t waiting) const { return std::min(waiting, extend_limits().max_tokens); }
   virtual StepLimits decode_limits() const = 0;   // of the largest decode entry
   virtual std::uint32_t page_tokens() const = 0;
   virtual std::uint32_t page_count() const = 0;
   virtual std::uint32_t tokens_per_sequence() const = 0;
   virtual const plan::OpenPlan& plan() const = 0;
   virtual int threads() const = 0;
+  virtual int nodes() const { return 1; }         // that the workers are of
   virtual IsaLevel isa() const = 0;
   virtual Busy busy() const { return {}; }
   // What moving experts did since the plan was opened; nothing where none move.

@@ -8,14 +8,17 @@
 //             the experts before had its turn first, so each sum has one order; the last one writes the rows of the output
 //
 // Experts with few rows run on the kernels for few rows within the same items. An item waits only for items below it
-// (claims.h): gather for the tokens, gate and up for the tiles, h for all parts of its expert, down for h and for its turn.
+// (claims.h): gather for the tokens, gate and up for the tiles, h for all parts of its expert, down for h and for its turn. With
+// several nodes each line above is a phase, and an item's panels are those of one node.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <optional>
 
+#include "runtime/exec/node_grid.h"
 #include "runtime/exec/panel_steps.h"
-#include "runtime/exec/partition.h"
+#include "runtime/exec/result_cells.h"
 #include "runtime/exec/spin_wait.h"
 #include "runtime/exec/tile_product.h"
 
@@ -40,24 +43,34 @@ class Layer {
     token_rows_ = std::min(rows, claim_grain(4 * s.x_operands.columns));
     token_items_ = blocks(rows, token_rows_);
     const std::size_t up = s.gate_up.layout.panels, down = s.down.layout.panels;
-    up_panels_ = std::clamp<std::size_t>(up * active / wanted, 1, std::min(tuning.up_panels, kernels::kMostTilePanels));
-    up_parts_ = blocks(up, up_panels_);
+    const std::size_t up_panels = std::clamp<std::size_t>(up * active / wanted, 1, std::min(tuning.up_panels, kernels::kMostTilePanels));
+    up_.emplace(workers_, s.gate_up.split, up, up_panels, active);
     const std::size_t fit = std::max<std::size_t>(1, tuning.sum_bytes / (rows * kPanelFeatures * sizeof(float)));
     const std::size_t most = std::min({tuning.down_panels, kernels::kMostTilePanels, fit});
-    down_panels_ = std::clamp<std::size_t>(down / (kChains * static_cast<std::size_t>(workers_.threads())), 1, most);
-    down_parts_ = blocks(down, down_panels_);
+    const std::size_t down_panels = std::clamp<std::size_t>(down / (kChains * static_cast<std::size_t>(workers_.threads())), 1, most);
+    down_parts_ = NodeGrid(workers_, s.down.split, down, down_panels, 1).parts();
     down_experts_ = blocks(active, std::clamp<std::size_t>(wanted / down_parts_, 1, active));
+    down_.emplace(workers_, s.down.split, down, down_panels, blocks(active, down_experts_));
     place_experts();
-    up_items_ = active * up_parts_;
+    up_items_ = up_->items();
     gather_end_ = token_items_ + tiles_;
     up_end_ = gather_end_ + up_items_;
     h_end_ = up_end_ + sixteens_;
-    items_ = h_end_ + down_parts_ * blocks(active, down_experts_);
+    items_ = h_end_ + down_->items();
     tile_floats_ = kTileRows * s.hidden.stride;
   }
 
   void run() {
-    workers_.for_claims(items_, [this](Claims& claims) {
+    Deal deal(workers_.nodes());
+    const auto evenly = [&](std::size_t items) {
+      deal.add([&, items](std::size_t n) { return workers_.share(items, n + 1) - workers_.share(items, n); });
+    };
+    evenly(token_items_);
+    evenly(tiles_);
+    deal.add([this](std::size_t n) { return up_->items_of(n); });
+    evenly(sixteens_);
+    deal.add([this](std::size_t n) { return down_->items_of(n); });
+    workers_.for_claims(deal, [this](Claims& claims) {
       const TileScope scope(state_, true);
       for (; claims.more(); claims.advance()) {
         if (s_.times == nullptr)
@@ -175,22 +188,20 @@ class Layer {
     gathered_.fetch_add(1, std::memory_order_release);
   }
 
-  // Rank and part of an item of gate and up.
-  std::uint32_t up_expert(std::size_t item) const { return state_.busy_experts[item / up_parts_]; }
-
   void gate_up(std::size_t item, Claims& claims, const TileScope& scope) {
     await_tokens();
     await([this] { return gathered_.load(std::memory_order_acquire) == tiles_; });
-    const std::uint32_t expert = up_expert(item);
+    const NodeGrid::Item up = up_->by_outer(item);
+    const std::uint32_t expert = state_.busy_experts[up.outer];
     const ExpertPlace& place = s_.places[expert];
-    const std::size_t panels = s_.gate_up.layout.panels, m = pairs_of(expert);
-    const std::size_t begin = item % up_parts_ * up_panels_, count = std::min(panels, begin + up_panels_) - begin;
+    const std::size_t m = pairs_of(expert), begin = up.begin, count = up.end - begin;
     // Not where the last items of this kind are claimed: others would wait for what is not begun.
     TileNext next;
     if (item + static_cast<std::size_t>(workers_.threads()) < up_items_)
       if (const std::size_t ahead = claims.ahead() - gather_end_; ahead < up_items_) {
-        const std::uint32_t other = up_expert(ahead);
-        next.panel = s_.gate_up.panel(other, ahead % up_parts_ * up_panels_);
+        const NodeGrid::Item after = up_->by_outer(ahead);
+        const std::uint32_t other = state_.busy_experts[after.outer];
+        next.panel = s_.gate_up.panel(other, after.begin);
         if (other != expert) fetch_values(s_.x_tiles, other, next);
       }
     if (place.tiled) {
@@ -223,7 +234,7 @@ class Layer {
   void convert_h(std::size_t number) {
     const Sixteen rows = sixteen(number);
     ExpertPlace& place = s_.places[rows.expert];
-    await([&] { return shared(place.finished).load(std::memory_order_acquire) == up_parts_; });
+    await([&] { return shared(place.finished).load(std::memory_order_acquire) == up_->parts(); });
     const std::size_t position = place.position + rows.first;
     if (place.tiled)
       s_.h_operands.convert_tile(s_.hidden.row(position), number, rows.count);
@@ -238,8 +249,8 @@ class Layer {
   }
 
   void down(std::size_t item, Claims& claims, const TileScope& scope) {
-    const std::size_t panels = s_.down.layout.panels, part = item % down_parts_, turn = item / down_parts_;
-    const std::size_t begin = part * down_panels_, count = std::min(panels, begin + down_panels_) - begin;
+    const NodeGrid::Item down = down_->by_outer(item);
+    const std::size_t part = down.part, turn = down.outer, begin = down.begin, count = down.end - begin;
     const std::size_t from = turn * down_experts_, to = std::min(active_, from + down_experts_);
     const std::size_t panel_floats = rows_ * kPanelFeatures;
     float* const sums = s_.out_panels + begin * panel_floats;
@@ -257,9 +268,9 @@ class Layer {
         fetch_values(s_.h_operands, routed_.active[i + 1], next);
       } else if (h_end_ + item + static_cast<std::size_t>(workers_.threads()) < items_) {
         if (const std::size_t ahead = claims.ahead(); ahead < items_) {
-          const std::size_t other = ahead - h_end_;
-          next.panel = s_.down.panel(routed_.active[other / down_parts_ * down_experts_], other % down_parts_ * down_panels_);
-          fetch_values(s_.h_operands, routed_.active[other / down_parts_ * down_experts_], next);
+          const NodeGrid::Item after = down_->by_outer(ahead - h_end_);
+          next.panel = s_.down.panel(routed_.active[after.outer * down_experts_], after.begin);
+          fetch_values(s_.h_operands, routed_.active[after.outer * down_experts_], next);
         }
       }
       if (s_.places[expert].tiled) {
@@ -292,6 +303,7 @@ class Layer {
         const std::size_t left = routed_.out.columns - column - p * kPanelFeatures;
         std::memcpy(routed_.out.row(r) + column + p * kPanelFeatures, sums + (p * rows_ + r) * kPanelFeatures,
                     std::min<std::size_t>(left, kPanelFeatures) * sizeof(float));
+        if (state_.cells != nullptr) state_.cells->write(r, begin + p, sums + (p * rows_ + r) * kPanelFeatures);
       }
   }
 
@@ -301,7 +313,8 @@ class Layer {
   Workers& workers_;
   const std::size_t active_, rows_;
   std::size_t token_rows_, token_items_, tiles_ = 0, sixteens_ = 0;
-  std::size_t up_panels_, up_parts_, up_items_, down_panels_, down_parts_, down_experts_;
+  std::optional<NodeGrid> up_, down_;
+  std::size_t up_items_, down_parts_, down_experts_;
   std::size_t gather_end_, up_end_, h_end_, items_;  // the first item that is not of this kind
   std::size_t tile_floats_;                          // of h of one tile
   alignas(kApart) std::atomic<std::size_t> tokens_done_{0};
@@ -319,6 +332,7 @@ void run_step(const PanelExpertsStep& s, const StepState& state) {
   });
   if (!tiled) return run_few_tokens(s, state, active, rows);
   Layer(s, state, active, rows).run();
+  if (state.cells != nullptr) state.cells->written = true;
 }
 
 }  // namespace ktc::exec

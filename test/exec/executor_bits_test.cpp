@@ -95,6 +95,28 @@ TEST_P(ExecutorBits, AnyNumberOfWorkers) {
   }
 }
 
+// The same prompt and decodes, and two sequences at once, on any split over nodes.
+TEST_P(ExecutorBits, AnyNumberOfNodes) {
+  const std::vector<std::int32_t> ids = random_ids(40, 12);
+  const auto one = open(1);
+  ASSERT_NE(one, nullptr);
+  EXPECT_EQ(one->nodes(), 1);
+  const Logits expected = run_alone(*one, ids, {31});
+  for (const int nodes : {2, 3}) {
+    for (const int threads : {1, 2, 3, 7}) {
+      exec::ExecutorOptions split;
+      split.threads = threads;
+      split.nodes = nodes;
+      split.isa = GetParam().isa;
+      const auto executor = tiny_.open(split);
+      ASSERT_NE(executor, nullptr);
+      EXPECT_EQ(executor->threads(), threads);
+      EXPECT_EQ(executor->nodes(), std::min(nodes, threads));
+      EXPECT_TRUE(same_bits(run_alone(*executor, ids, {31}), expected)) << threads << " threads, " << nodes << " nodes";
+    }
+  }
+}
+
 // Keys are taken in parts: by one worker in prefill, by several in decode, and by however many there are.
 TEST_P(ExecutorBits, ContextsOfSeveralParts) {
   TinyOptions long_options = options();

@@ -11,6 +11,7 @@
 #include "runtime/exec/panel_steps.h"
 #include "runtime/formats/workspace.h"
 #include "runtime/weights/host_memory.h"
+#include "test/support/simulated_nodes.h"
 
 namespace ktc::exec {
 namespace {
@@ -64,6 +65,11 @@ weights::HostBlock random_panels(const PanelLayout& layout, std::size_t matrices
   }
   return memory;
 }
+
+// Where weights are split over nodes; null: they are in one piece.
+struct Splits {
+  const weights::PanelSplit *gate_up = nullptr, *down = nullptr;
+};
 
 class PanelExperts : public testing::TestWithParam<Case> {
  protected:
@@ -136,7 +142,7 @@ class PanelExperts : public testing::TestWithParam<Case> {
   }
 
   // The first `rows` tokens as a step of the executor, `repeats` times.
-  void check(Workers& workers, IsaLevel level, std::size_t rows, int repeats) {
+  void check(Workers& workers, IsaLevel level, std::size_t rows, int repeats, const Splits& splits = {}) {
     const std::uint32_t granule = activations_ == Format::int8 ? GetParam().granule : 0;
     const kernels::KernelSet kernels = kernels::select_kernels(host_cpu_features(), level);
     const std::size_t pairs = rows * kTopK;
@@ -146,8 +152,8 @@ class PanelExperts : public testing::TestWithParam<Case> {
     std::byte* at = workspace.data();
     const auto take = [&at](std::uint64_t bytes) { return std::exchange(at, at + bytes); };
     PanelExpertsStep s = {};
-    s.gate_up = {gate_up_weights_.data(), gate_up_, kernels.panel(gate_up_.format)};
-    s.down = {down_weights_.data(), down_, kernels.panel(down_.format)};
+    s.gate_up = {splits.gate_up ? nullptr : gate_up_weights_.data(), gate_up_, kernels.panel(gate_up_.format), splits.gate_up};
+    s.down = {splits.down ? nullptr : down_weights_.data(), down_, kernels.panel(down_.format), splits.down};
     s.swiglu = kernels.swiglu;
     s.accumulate = kernels.accumulate;
     s.tile_rows = SIZE_MAX;
@@ -206,6 +212,22 @@ TEST_P(PanelExperts, AnyNumberOfWorkersAndTokens) {
   }
 }
 
+TEST_P(PanelExperts, AnyNumberOfNodes) {
+  for (const auto& [threads, nodes] : {std::pair{2, 2}, {3, 2}, {7, 2}, {3, 3}, {7, 3}}) {
+    const auto dealt = test::simulated_nodes(threads, nodes);
+    const auto workers = test::simulated_workers(threads, nodes);
+    ASSERT_EQ(workers->nodes(), static_cast<std::size_t>(nodes));
+    test::PlacedPanels placed;
+    const Splits splits = {placed.place(dealt, gate_up_, kExperts, gate_up_weights_.data()),
+                           placed.place(dealt, down_, kExperts, down_weights_.data())};
+    for (const std::size_t rows : {1, 2, 5, 8, 9, 40}) {
+      if (HasFatalFailure()) return;
+      check(*workers, IsaLevel::best, rows, 2, splits);
+      if (rows == 2 && !HasFatalFailure()) check(*workers, IsaLevel::best, rows, 1);  // weights in one piece
+    }
+  }
+}
+
 TEST_P(PanelExperts, EveryLevel) {
   auto workers = Workers::create(2);
   ASSERT_TRUE(workers.ok()) << workers.status().message();
@@ -235,11 +257,14 @@ TEST_P(PanelExperts, MlpAndLinear) {
     linear.push_back(product(scalar, down_, down, {x, x + kIntermediate}));
     for (std::size_t c = 0; c < kHidden; ++c) linear.back()[c] += bias[c];
   }
-  for (const int threads : {1, 2, 3, 7, 16}) {
-    auto workers = Workers::create(threads);
-    ASSERT_TRUE(workers.ok()) << workers.status().message();
+  for (const auto& [threads, nodes] : {std::pair{1, 1}, {2, 1}, {3, 1}, {7, 1}, {16, 1}, {2, 2}, {7, 2}, {7, 3}}) {
+    const auto dealt = test::simulated_nodes(threads, nodes);
+    const auto workers = test::simulated_workers(threads, nodes);
+    test::PlacedPanels placed;
+    const auto* gate_up_split = placed.place(dealt, gate_up_, 1, gate_up);
+    const auto* down_split = placed.place(dealt, down_, 1, down);
     StepState state;
-    state.workers = workers->get();
+    state.workers = workers.get();
     for (std::size_t rows = 1; rows <= kRows; ++rows) {
       state.tokens = rows;
       std::vector<float> out(rows * kHidden, -1.0f);
@@ -257,16 +282,16 @@ TEST_P(PanelExperts, MlpAndLinear) {
       PanelMlpStep m = {};
       m.x = {x_.data(), kHidden, kHidden};
       m.out = to;
-      m.gate_up = {gate_up, gate_up_, kernels.panel(gate_up_.format)};
-      m.down = {down, down_, kernels.panel(down_.format)};
+      m.gate_up = {gate_up, gate_up_, kernels.panel(gate_up_.format), gate_up_split};
+      m.down = {down, down_, kernels.panel(down_.format), down_split};
       m.x_operands = panel_operands(take(mlp_space.x.total()), mlp_space.x, activations_, kHidden, granule, kernels);
       m.hidden = {reinterpret_cast<float*>(take(mlp_space.hidden)), padded16(kIntermediate), padded16(kIntermediate)};
       m.h_operands = panel_operands(take(mlp_space.h.total()), mlp_space.h, activations_, kIntermediate, granule, kernels);
       m.rows = reinterpret_cast<kernels::PanelRow*>(take(mlp_space.rows));
       m.swiglu = kernels.swiglu;
       m.tile_rows = SIZE_MAX;
-      (*workers)->enter([&] { run_step(m, state); });
-      ASSERT_TRUE(same(mlp)) << "mlp of " << rows << " rows, " << threads << " workers";
+      workers->enter([&] { run_step(m, state); });
+      ASSERT_TRUE(same(mlp)) << "mlp of " << rows << " rows, " << threads << " workers on " << nodes << " nodes";
       PanelLinearStep l = {};
       l.x = {x_.data(), kIntermediate, kIntermediate};
       l.out = to;
@@ -275,8 +300,8 @@ TEST_P(PanelExperts, MlpAndLinear) {
       l.operands = panel_operands(take(space.x.total()), space.x, activations_, kIntermediate, granule, kernels);
       l.rows = reinterpret_cast<kernels::PanelRow*>(take(space.rows));
       l.tile_rows = SIZE_MAX;
-      (*workers)->enter([&] { run_step(l, state); });
-      ASSERT_TRUE(same(linear)) << "linear of " << rows << " rows, " << threads << " workers";
+      workers->enter([&] { run_step(l, state); });
+      ASSERT_TRUE(same(linear)) << "linear of " << rows << " rows, " << threads << " workers on " << nodes << " nodes";
     }
   }
 }

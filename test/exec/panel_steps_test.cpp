@@ -11,6 +11,7 @@
 #include "runtime/kernels/cpu/panel_tiles.h"
 #include "runtime/weights/host_memory.h"
 #include "test/support/panel_pack.h"
+#include "test/support/simulated_nodes.h"
 
 namespace ktc::exec {
 namespace {
@@ -32,7 +33,9 @@ HostBlock allocate(std::uint64_t bytes) { return *HostBlock::allocate(std::max<s
 // `batch` random matrices in panels.
 struct Panels {
   Panels(const Shape& shape, bool paired, std::size_t batch, std::size_t rows, std::size_t columns, std::mt19937& random)
-      : layout(*panel_layout(shape.format, shape.group, paired, rows, columns)), memory(allocate(batch * layout.matrix_bytes)) {
+      : layout(*panel_layout(shape.format, shape.group, paired, rows, columns)),
+        matrices(batch),
+        memory(allocate(batch * layout.matrix_bytes)) {
     for (std::size_t b = 0; b < batch; ++b) {
       test::PanelMatrix matrix;
       matrix.layout = layout;
@@ -53,15 +56,15 @@ struct Panels {
         test::pack_panel(matrix, p, memory.data() + b * layout.matrix_bytes + p * layout.panel_bytes);
     }
   }
-  PanelWeight weight(const kernels::KernelSet& set) const { return {memory.data(), layout, set.panel(layout.format)}; }
   PanelLayout layout;
+  std::size_t matrices;
   HostBlock memory;
 };
 
 // Kernels, workers and scratch.
 struct Engine {
-  Engine(const kernels::KernelSet& kernels, int threads, const std::vector<PanelLayout>& layouts)
-      : set(kernels), workers(*Workers::create(threads)) {
+  Engine(const kernels::KernelSet& kernels, int threads, const std::vector<PanelLayout>& layouts, int node_count = 1)
+      : set(kernels), nodes(test::simulated_nodes(threads, node_count)), workers(*Workers::create(nodes)) {
     std::size_t each = 64;
     for (const PanelLayout& layout : layouts) each = std::max(each, kernels::panel_scratch_bytes(layout));
     scratch = allocate(each * static_cast<std::size_t>(threads));
@@ -73,7 +76,13 @@ struct Engine {
     state.enter_tiles = set.enter_tiles;
     state.leave_tiles = set.leave_tiles;
   }
+  PanelWeight weight(const Panels& panels) {
+    const auto* split = placed.place(nodes, panels.layout, panels.matrices, panels.memory.data());
+    return {split == nullptr ? panels.memory.data() : nullptr, panels.layout, set.panel(panels.layout.format), split};
+  }
   kernels::KernelSet set;
+  std::vector<WorkerNode> nodes;
+  test::PlacedPanels placed;
   std::unique_ptr<Workers> workers;
   HostBlock scratch = allocate(64);
   std::vector<std::uint32_t> busy;
@@ -124,8 +133,8 @@ class PanelSteps : public ::testing::Test {
     };
     std::vector<float> out(tokens * shape.columns, std::nanf(""));
     PanelExpertsStep s = {};
-    s.gate_up = gate_up.weight(engine.set);
-    s.down = down.weight(engine.set);
+    s.gate_up = engine.weight(gate_up);
+    s.down = engine.weight(down);
     s.swiglu = engine.set.swiglu;
     s.accumulate = engine.set.accumulate;
     s.tile_rows = tile_rows == 0 ? SIZE_MAX : tile_rows;
@@ -169,7 +178,7 @@ class PanelSteps : public ::testing::Test {
     PanelLinearStep s = {};
     s.x = {x.data(), shape.columns, shape.columns};
     s.out = {out.data(), columns, columns};
-    s.w = w.weight(engine.set);
+    s.w = engine.weight(w);
     s.bias = bias;
     s.operands = panel_operands(at, space.x, shape.activations(), shape.columns, shape.granule, engine.set);
     s.tiles = panel_operands(at + space.x.total(), space.x_tiles, shape.activations(), shape.columns, shape.granule, engine.set);
@@ -193,8 +202,8 @@ class PanelSteps : public ::testing::Test {
     PanelMlpStep s = {};
     s.x = {x.data(), shape.columns, shape.columns};
     s.out = {out.data(), shape.columns, shape.columns};
-    s.gate_up = gate_up.weight(engine.set);
-    s.down = down.weight(engine.set);
+    s.gate_up = engine.weight(gate_up);
+    s.down = engine.weight(down);
     s.x_operands = panel_operands(take(space.x.total()), space.x, shape.activations(), shape.columns, shape.granule, engine.set);
     s.x_tiles = panel_operands(take(space.x_tiles.total()), space.x_tiles, shape.activations(), shape.columns, shape.granule, engine.set);
     s.hidden = {reinterpret_cast<float*>(take(space.hidden)), padded16(shape.intermediate), padded16(shape.intermediate)};
@@ -273,12 +282,12 @@ TEST_F(PanelSteps, ExpertsOnTilesGiveTheBitsOfTheScalarKernels) {
         zeros += v == 0.0f;
       }
       ASSERT_LT(zeros, expected.size() / 2) << shape;
-      for (int threads : {1, 3})
+      for (const auto& [threads, nodes] : {std::pair{1, 1}, {3, 1}, {2, 2}, {7, 3}})
         for (const TileTuning& tuning : tunings()) {
           const auto tile = kernels::kTileShapes[random_() % std::size(kernels::kTileShapes)];
           SCOPED_TRACE(::testing::PrintToString(shape) + ", " + std::to_string(tokens) + " tokens, " + std::to_string(threads) +
-                       " threads, " + std::string(kernels::to_string(tile)) + ", inner " + std::to_string(tuning.inner));
-          Engine engine(tiled(tile), threads, {gate_up.layout, down.layout});
+                       " threads on " + std::to_string(nodes) + " nodes, " + std::string(kernels::to_string(tile)) + ", inner " + std::to_string(tuning.inner));
+          Engine engine(tiled(tile), threads, {gate_up.layout, down.layout}, nodes);
           expect_bits(expected, experts(shape, gate_up, down, engine, 9, tuning, x, routed), shape.columns);
           if (HasFatalFailure()) return;
         }
@@ -306,9 +315,11 @@ TEST_F(PanelSteps, LinearOnTilesGivesTheBitsOfTheScalarKernels) {
     for (std::size_t columns : {1, 40, 300}) {
       const Panels w(shape, false, 1, columns, shape.columns, random_);
       const std::vector<float> bias = inputs(columns);
-      Engine scalar(plain_, 1, {}), engine(tiled(kernels::TileShape::two_by_one), 2, {w.layout});
+      Engine scalar(plain_, 1, {}), one(tiled(kernels::TileShape::two_by_one), 2, {w.layout}),
+          two(tiled(kernels::TileShape::two_by_one), 3, {w.layout}, 2);
       for (std::size_t rows : {9, 16, 70})
         for (const TileTuning& tuning : tunings()) {
+          Engine& engine = rows == 16 ? one : two;
           SCOPED_TRACE(::testing::PrintToString(shape) + ", " + std::to_string(columns) + " columns, " + std::to_string(rows) + " rows");
           const std::vector<float> x = inputs(rows * shape.columns);
           const float* const b = rows == 16 ? nullptr : bias.data();
@@ -322,9 +333,11 @@ TEST_F(PanelSteps, MlpOnTilesGivesTheBitsOfTheScalarKernels) {
   for (const Shape& shape : shapes()) {
     const Panels gate_up(shape, true, 1, 2 * shape.intermediate, shape.columns, random_);
     const Panels down(shape, false, 1, shape.columns, shape.intermediate, random_);
-    Engine scalar(plain_, 1, {}), engine(tiled(kernels::TileShape::one_by_one), 2, {gate_up.layout, down.layout});
-    for (std::size_t rows : {8, 9, 49})
+    Engine scalar(plain_, 1, {}), one(tiled(kernels::TileShape::one_by_one), 2, {gate_up.layout, down.layout}),
+        two(tiled(kernels::TileShape::one_by_one), 3, {gate_up.layout, down.layout}, 2);
+    for (std::size_t rows : {8, 9, 40, 49})
       for (const TileTuning& tuning : tunings()) {
+        Engine& engine = rows == 49 ? one : two;
         SCOPED_TRACE(::testing::PrintToString(shape) + ", " + std::to_string(rows) + " rows");
         const std::vector<float> x = inputs(rows * shape.columns);
         expect_bits(mlp(shape, gate_up, down, scalar, 0, {}, x), mlp(shape, gate_up, down, engine, 9, tuning, x), shape.columns);

@@ -1,27 +1,42 @@
 #include "runtime/exec/parallel.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <memory>
+#include <ostream>
 #include <thread>
 #include <vector>
 
 #include "runtime/exec/partition.h"
+#include "test/support/simulated_nodes.h"
 
 namespace ktc::exec {
 namespace {
 
-class Parallel : public testing::TestWithParam<int> {
+struct Crowd {
+  int threads, nodes;
+};
+std::ostream& operator<<(std::ostream& out, const Crowd& c) { return out << c.threads << " on " << c.nodes; }
+
+std::vector<WorkerNode> simulated(const Crowd& crowd) { return test::simulated_nodes(crowd.threads, crowd.nodes); }
+
+class Parallel : public testing::TestWithParam<Crowd> {
  protected:
+  static Expected<std::unique_ptr<Workers>> make() {
+    return GetParam().nodes == 1 ? Workers::create(GetParam().threads) : Workers::create(simulated(GetParam()));
+  }
+  static int threads() { return GetParam().threads; }
   void SetUp() override {
-    auto created = Workers::create(GetParam());
+    auto created = make();
     ASSERT_TRUE(created.ok()) << created.status().message();
     workers_ = std::move(*created);
-    ASSERT_EQ(workers_->threads(), GetParam());
+    ASSERT_EQ(workers_->threads(), threads());
+    ASSERT_EQ(workers_->nodes(), static_cast<std::size_t>(std::min(threads(), GetParam().nodes)));
   }
   std::unique_ptr<Workers> workers_;
 };
@@ -84,16 +99,16 @@ TEST_P(Parallel, IndexIsTheWorkers) {
   struct alignas(64) Count {
     std::size_t ranges = 0;
   };
-  std::vector<Count> counts(static_cast<std::size_t>(GetParam()));
+  std::vector<Count> counts(static_cast<std::size_t>(threads()));
   const auto loop = [&] {
     workers_->parallel_for(1000, 1, [&](std::size_t, std::size_t) {
       const int index = workers_->index();
       ASSERT_GE(index, 0);
-      ASSERT_LT(index, GetParam());
+      ASSERT_LT(index, threads());
       ++counts[static_cast<std::size_t>(index)].ranges;
     });
   };
-  if (GetParam() == 1) return loop();  // all in one range
+  if (threads() == 1) return loop();  // all in one range
   loop();
   workers_->enter([&] {
     EXPECT_EQ(workers_->index(), 0);
@@ -107,7 +122,7 @@ TEST_P(Parallel, IndexIsTheWorkers) {
 // The owner goes while its workers are still spinning or on their way.
 TEST_P(Parallel, EndsAtAnyTime) {
   for (int i = 0; i < 50; ++i) {
-    auto workers = Workers::create(GetParam());
+    auto workers = make();
     ASSERT_TRUE(workers.ok());
     std::vector<int> values(64, 0);
     (*workers)->parallel_for(i % 5 * 16, 1, [&](std::size_t begin, std::size_t end) {
@@ -117,7 +132,85 @@ TEST_P(Parallel, EndsAtAnyTime) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Threads, Parallel, testing::Values(1, 2, 3, 7));
+// Every item of a phase waits for all of the phase before, and for the one below it in its queue: nothing hangs, whoever comes.
+TEST_P(Parallel, ItemsWaitForEarlierPhases) {
+  constexpr std::size_t kPhases = 5, kItems = 23;
+  std::atomic<std::size_t> by_others{0};
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(threads() == 1 ? 0 : 5);
+  const auto enough = [&] { return by_others >= 500 || std::chrono::steady_clock::now() > deadline; };
+  const auto check = [&](int round) {
+    Deal deal(workers_->nodes());
+    for (std::size_t p = 0; p < kPhases; ++p)
+      deal.add([&](std::size_t n) { return workers_->share(kItems, n + 1) - workers_->share(kItems, n); });
+    ASSERT_EQ(deal.count(), kPhases * kItems);
+    std::vector<std::atomic<int>> done(kPhases * kItems);
+    std::atomic<std::size_t> done_of[kPhases] = {};
+    const auto await = [&](const auto& ready) {
+      while (!ready()) std::this_thread::yield();
+    };
+    workers_->for_claims(deal, [&](Claims& claims) {
+      for (; claims.more(); claims.advance()) {
+        const std::size_t item = claims.current(), phase = item / kItems;
+        if (round % 2 == 0) claims.ahead();
+        if (workers_->index() != 0) ++by_others;
+        if (phase > 0) await([&] { return done_of[phase - 1] == kItems; });
+        bool first = false;  // of its queue
+        for (std::size_t n = 0; n < workers_->nodes(); ++n) first = first || item % kItems == workers_->share(kItems, n);
+        if (!first) await([&] { return done[item - 1] == 1; });
+        ASSERT_EQ(done[item].exchange(1), 0);
+        ++done_of[phase];
+      }
+    });
+    for (const std::atomic<std::size_t>& of : done_of) ASSERT_EQ(of, kItems);
+  };
+  workers_->enter([&] {
+    for (int round = 0; (round < 60 || !enough()) && !HasFatalFailure(); ++round) check(round);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Threads, Parallel,
+                         testing::Values(Crowd{1, 1}, Crowd{2, 1}, Crowd{3, 1}, Crowd{7, 1}, Crowd{2, 2}, Crowd{3, 2}, Crowd{7, 2},
+                                         Crowd{3, 3}, Crowd{7, 3}));
+
+// Who runs an item of a node when nobody lacks work: its own workers, and they stay on its CPUs.
+TEST(ParallelNodes, WorkersStayOnTheirNode) {
+  const std::vector<WorkerNode> nodes = simulated({4, 2});
+  auto workers = Workers::create(nodes);
+  ASSERT_TRUE(workers.ok()) << workers.status().message();
+  std::atomic<int> elsewhere{0}, seen[4] = {};
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  (*workers)->enter([&] {
+    while ((seen[1] == 0 || seen[2] == 0 || seen[3] == 0) && std::chrono::steady_clock::now() < deadline)
+      (*workers)->parallel_for(64, 1, [&](std::size_t, std::size_t) {
+        const int index = (*workers)->index();
+        ++seen[index];
+        const std::vector<int>& cpus = nodes[index < 2 ? 0 : 1].share.cpus;
+        if (index != 0 && std::find(cpus.begin(), cpus.end(), sched_getcpu()) == cpus.end()) ++elsewhere;
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      });
+  });
+  for (int worker = 1; worker < 4; ++worker) EXPECT_GT(seen[worker], 0) << worker;
+  EXPECT_EQ(elsewhere, 0);
+}
+
+// A node's workers take its items first: with items of both to do, nobody begins with the other's.
+TEST(ParallelNodes, OwnItemsFirst) {
+  auto workers = Workers::create(simulated({4, 2}));
+  ASSERT_TRUE(workers.ok());
+  constexpr std::size_t kItems = 2000;
+  std::atomic<std::size_t> strangers_with_own_work{0};
+  std::atomic<std::size_t> begun[2] = {};
+  for (int round = 0; round < 5; ++round) {
+    begun[0] = begun[1] = 0;
+    (*workers)->parallel_for(kItems, 1, [&](std::size_t item, std::size_t) {
+      const std::size_t node = item < kItems / 2 ? 0 : 1, mine = (*workers)->index() < 2 ? 0 : 1;
+      // what is claimed and not begun is at most one for each worker, and one that is claimed ahead
+      if (node != mine && begun[mine] + 8 < kItems / 2) ++strangers_with_own_work;
+      ++begun[node];
+    });
+  }
+  EXPECT_EQ(strangers_with_own_work, 0u);
+}
 
 // Far more threads than CPUs: nobody may wait for a worker that has no CPU.
 TEST(ParallelThreads, MoreThreadsThanCpus) {
@@ -146,8 +239,8 @@ double cpu_seconds() {
 }
 
 TEST(ParallelThreads, IdleWorkersSleep) {
-  for (const int threads : {2, 7}) {
-    auto workers = Workers::create(threads);
+  for (const auto& [threads, nodes] : {Crowd{2, 1}, Crowd{7, 1}, Crowd{7, 3}}) {
+    auto workers = Workers::create(simulated({threads, nodes}));
     ASSERT_TRUE(workers.ok());
     std::atomic<int> ran{0};
     (*workers)->enter([&] { (*workers)->parallel_for(100, 1, [&](std::size_t, std::size_t) { ++ran; }); });

@@ -105,7 +105,9 @@ TEST_F(NodeWeightsTest, EveryPanelFromAFileAndFromMemory) {
     std::uint64_t in_panels = 0;
     for (std::size_t n = 0; n < workers.size(); ++n) {
       in_panels += weights.bytes_of(n);
-      if (workers.size() <= 3) EXPECT_EQ(paired->first[n] % 4, 0u);  // whole granules of h
+      if (workers.size() <= 3) {
+        EXPECT_EQ(paired->first[n] % 4, 0u);  // whole granules of h
+      }
       EXPECT_EQ(plain->stride[n], (plain->first[n + 1] - plain->first[n]) * plain_.panel_bytes);
     }
     EXPECT_EQ(in_panels, kBatch * plain_.matrix_bytes + paired_.matrix_bytes);  // nothing twice

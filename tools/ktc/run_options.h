@@ -59,12 +59,15 @@ struct Options {
   std::optional<std::uint32_t> topic;  // always from this one
 
   int threads = 0;  // 0: the executor decides
+  int nodes = 0;    // likewise
   IsaLevel isa = IsaLevel::best;
 
   bool emulate_gpu = false;
+  bool device_sampling = true;
   bool graphs = true;
   exec::UpdateKind update = exec::UpdateKind::automatic;
   exec::HandoffKind handoff = exec::HandoffKind::automatic;
+  exec::ProductsKind products = exec::ProductsKind::own;
   bool statistics = false;  // shares of the time in which CPU and GPU were busy
   std::optional<std::filesystem::path> trace;
   std::optional<std::filesystem::path> record_experts;

@@ -55,10 +55,13 @@ Status open_executor(const Options& options, Session& session, exec::Moments* mo
   Progress progress("loading weights");
   exec::ExecutorOptions settings;
   settings.threads = options.threads;
+  settings.nodes = options.nodes;
   settings.isa = options.isa;
   settings.emulate_gpu = options.emulate_gpu;
   settings.graphs = options.graphs;
+  settings.device_sampling = options.device_sampling;
   settings.handoff = options.handoff;
+  settings.products = options.products;
   settings.update = options.update;
   settings.wedged = end_process;
   settings.note = [](void*, std::string_view line) { note(line); };
@@ -85,9 +88,9 @@ Status open_executor(const Options& options, Session& session, exec::Moments* mo
   progress.finish();
   session.load_seconds += seconds_since(start);
   const planfb::ModelT& model = session.model();
-  note(fmt::format("loaded {} ({}, {} layers) in {:.2f} s: {} thread{}, {}", model.name, model.family, model.layers,
+  note(fmt::format("loaded {} ({}, {} layers) in {:.2f} s: {} thread{}{}, {}", model.name, model.family, model.layers,
                    session.load_seconds, session.executor->threads(), session.executor->threads() == 1 ? "" : "s",
-                   to_string(session.executor->isa())) +
+                   session.executor->nodes() == 1 ? "" : fmt::format(" on {} nodes", session.executor->nodes()), to_string(session.executor->isa())) +
        devices_text(options, *session.executor));
   return {};
 }
