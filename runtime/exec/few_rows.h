@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include "runtime/exec/panel_steps.h"
+#include "runtime/exec/result_cells.h"
 #include "runtime/exec/spin_wait.h"
 
 namespace ktc::exec {
@@ -41,6 +42,7 @@ struct FewRows {
   const float* pair_weight;
   kernels::AccumulateFn accumulate; // null without pair_row
   const ResultNear* near = nullptr;  // announced when the last item is claimed
+  ResultCells* cells = nullptr;      // each panel of `out` as well, when it is summed
 };
 
 // Runs it on all workers. Needs neither order nor barriers around it but those of any step.

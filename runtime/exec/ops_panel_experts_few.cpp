@@ -24,7 +24,8 @@ void run_few_tokens(const PanelExpertsStep& s, const StepState& state, std::size
                        .pair_row = routed.pair_row,
                        .pair_weight = routed.pair_weight,
                        .accumulate = s.accumulate,
-                       .near = state.near};
+                       .near = state.near,
+                       .cells = state.cells};
   run_few_rows(few, *state.workers);
 }
 

@@ -67,6 +67,8 @@ struct ResultNear {
   }
 };
 
+struct ResultCells;  // result_cells.h
+
 // What changes from step to step.
 struct StepState {
   Workers* workers = nullptr;
@@ -84,6 +86,7 @@ struct StepState {
   std::size_t attend_parts_floats = 0;
   kernels::TileScopeFn enter_tiles = nullptr, leave_tiles = nullptr;
   const ResultNear* near = nullptr;             // announced when the last item of an experts op is claimed; null: nobody waits
+  ResultCells* cells = nullptr;                 // where an experts op that can leaves its result as well, and says so; null: nowhere
   std::size_t count(bool of_rows) const { return of_rows ? rows : tokens; }
 };
 
