@@ -2,7 +2,7 @@
 // hands it to the kernels (runtime/kernels/cuda/gpu_kernels.h). All sizes are bytes and multiples of 256; areas lie one behind
 // the other in the order of the fields. Callers bound the products beforehand, as for workspace.h: nothing here checks overflow.
 //
-// rope_table, embed, rms_norm, add, add_norm, select_rows, argmax, publish, await and unpack need none.
+// rope_table, embed, rms_norm, add, add_norm, select_rows, publish, await and unpack need none.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,10 @@ struct GpuRopeTable {
 constexpr GpuRopeTable gpu_rope_table(std::uint64_t tokens, std::uint64_t dim) {
   return {align256(tokens * (dim / 2) * 4), align256(tokens * (dim / 2) * 4)};
 }
+
+// Sums and thresholds of each row.
+constexpr std::uint64_t kGpuSampleRowBytes = 2816;
+constexpr std::uint64_t gpu_sample_workspace(std::uint64_t rows) { return rows * kGpuSampleRowBytes; }
 
 // ------------------------------------------------------------------------------------------------------------ attention
 //
@@ -90,6 +94,7 @@ constexpr std::uint64_t gpu_mla_plan_bytes(std::uint64_t tokens, std::uint64_t h
   return latent != 512 || rope != 64 || tokens * heads < kGpuMlaFewest ? 0 : gpu_mla_plan(gpu_plan_items(tokens, tokens, heads)).bytes;
 }
 constexpr std::uint64_t gpu_larger(std::uint64_t a, std::uint64_t b) { return a > b ? a : b; }
+constexpr std::uint64_t gpu_smaller(std::uint64_t a, std::uint64_t b) { return a < b ? a : b; }
 
 // gqa: query f32 [tokens, heads * head_dim] (GqaAppendArgs::query); partial: GqaAttendArgs::scratch, sums of parts or a plan.
 struct GpuGqaWorkspace {
@@ -132,7 +137,8 @@ constexpr GpuRouteWorkspace gpu_route_workspace(std::uint64_t tokens, std::uint6
 
 constexpr std::uint64_t kGpuFewRows = 8;                   // up to here a product is a matter of reading the weight
 constexpr std::uint64_t kGpuTileRows = 128;                // of a tile of sorted pairs
-constexpr std::uint64_t kGpuDownBytes = 256u << 20;        // down products that wait to be added; more tokens are taken in turn
+constexpr std::uint64_t kGpuDownBytes = 256u << 20;        // down products that wait to be added; more columns are taken in turn
+constexpr std::uint64_t kGpuDownColumns = 128;             // of them at least
 
 // A left operand as products read it: [rows, columns padded to 64] in the format of the activations; nothing for f32, which is
 // read in place.
@@ -161,15 +167,25 @@ constexpr GpuMlpWorkspace gpu_mlp_workspace(Format activations, std::uint64_t to
   return {gpu_operand_bytes(activations, tokens, columns), align256((tokens + 1) * ((intermediate + 63) / 64 * 64) * 4)};
 }
 
-// Tokens whose pairs are worked on at once.
-constexpr std::uint64_t gpu_experts_tokens(std::uint64_t tokens, std::uint64_t top_k, std::uint64_t columns) {
-  const std::uint64_t most = kGpuDownBytes / (top_k * columns * 4);
+// Tokens whose pairs are worked on at once: every expert is read once for them, so they are many. Their h in bf16 takes no more than
+// kGpuDownBytes.
+constexpr std::uint64_t gpu_experts_tokens(std::uint64_t tokens, std::uint64_t top_k, std::uint64_t intermediate) {
+  const std::uint64_t padded = (intermediate + 63) / 64 * 64;
+  const std::uint64_t of_h = padded * 2, of_down = kGpuDownColumns * 4;
+  const std::uint64_t most = kGpuDownBytes / (top_k * (of_h > of_down ? of_h : of_down));
   return most < 1 ? 1 : tokens < most ? tokens : most;
+}
+// Columns of the down products of so many pairs at once.
+constexpr std::uint64_t gpu_experts_columns(std::uint64_t pairs, std::uint64_t columns) {
+  const std::uint64_t most = kGpuDownBytes / (pairs * 4) / kGpuDownColumns * kGpuDownColumns;
+  const std::uint64_t some = most < kGpuDownColumns ? kGpuDownColumns : most;
+  return columns < some ? columns : some;
 }
 
 // experts: x; matrix of each pair i32 [pairs], -1 for none; source and target of each sorted pair u32 [2, pairs]; tiles
-// u32 [pairs / 128 + experts][3], their number u32 [64]; h [pairs, intermediate padded to 64] f32 or bf16; down products
-// f32 [pairs, columns]. pairs = gpu_experts_tokens * top_k; experts: matrices of the bank at most.
+// u32 [pairs / 128 + experts][3], their number u32 [64]; h [pairs, intermediate padded to 64] bf16, or for few tokens f32 (f32
+// weights or activations: as many tokens as fit); down products f32 [pairs, gpu_experts_columns], or kGpuDownBytes: with fewer tokens
+// nothing is larger. pairs = gpu_experts_tokens * top_k; experts: matrices of the bank at most.
 struct GpuExpertsWorkspace {
   std::uint64_t x;
   std::uint64_t matrix;
@@ -182,10 +198,11 @@ struct GpuExpertsWorkspace {
 };
 constexpr GpuExpertsWorkspace gpu_experts_workspace(Format activations, std::uint64_t tokens, std::uint64_t top_k,
                                                     std::uint64_t columns, std::uint64_t intermediate, std::uint64_t experts) {
-  const std::uint64_t pairs = gpu_experts_tokens(tokens, top_k, columns) * top_k;
-  const std::uint64_t padded = (intermediate + 63) / 64 * 64;
+  const std::uint64_t at_once = gpu_experts_tokens(tokens, top_k, intermediate), pairs = at_once * top_k;
+  const std::uint64_t padded = (intermediate + 63) / 64 * 64, few = at_once < 2 * kGpuFewRows ? at_once : 2 * kGpuFewRows;
   return {gpu_operand_bytes(activations, tokens, columns), align256(pairs * 4), align256(2 * pairs * 4),
-          align256((pairs / kGpuTileRows + experts) * 12), 256, align256(pairs * padded * 4), align256(pairs * columns * 4)};
+          align256((pairs / kGpuTileRows + experts) * 12), 256, align256(gpu_larger(pairs * padded * 2, few * top_k * padded * 4)),
+          align256(gpu_smaller(pairs * columns * 4, kGpuDownBytes))};
 }
 
 }  // namespace ktc

@@ -1,4 +1,4 @@
-// rope_table, embed, norms, add, select_rows, argmax.
+// rope_table, embed, norms, add, select_rows.
 #include "test/kernels_cuda/gpu_fixture.h"
 
 namespace ktc::gpu {
@@ -107,31 +107,18 @@ TEST_P(Rows, SelectRows) {
   }
 }
 
-TEST_P(Rows, ArgmaxTakesTheFirstOfTheLargest) {
-  for (const std::uint32_t columns : {1u, 31u, 1000u, 151936u}) {
-    auto logits = floats(6 * columns, 30);
-    std::vector<std::int32_t> expected(6);
-    for (std::size_t r = 0; r < 6; ++r) {
-      float* row = logits.data() + r * columns;
-      expected[r] = static_cast<std::int32_t>(std::max_element(row, row + columns) - row);
-    }
-    float* row = logits.data() + columns;  // ties, and zeros of both signs
-    std::fill_n(row, columns, -0.0f);
-    row[columns / 2] = 0.0f;
-    expected[1] = 0;
-    row = logits.data() + 2 * columns;
-    std::fill_n(row, columns, -5.0f);
-    row[columns - 1] = row[columns / 3] = -4.0f;
-    expected[2] = static_cast<std::int32_t>(columns / 3);
-    logits[3 * columns + columns / 2] = NAN;
-    logits[4 * columns + columns - 1] = INFINITY;
-    expected[3] = expected[4] = -1;  // a number that is not finite
-    const Ids out = ids(std::vector<std::int32_t>(6, 7), 1);
-    for (int repeat = 0; repeat < 2; ++repeat) {  // nothing is left behind for the next launch
-      run(kernels().argmax, ArgmaxArgs{matrix(logits, columns, 1), out, 6});
-      EXPECT_EQ(get(out.data, 6), expected) << columns;
-    }
-  }
+TEST_P(Rows, EmbedTakesIdsThatWereChosen) {
+  const PackedWeight packed = random_weight(random, Format::f32, 0, 1, 12, 20);
+  Weight w = packed.weight;
+  w.data = bytes(packed.data.data(), packed.data.size());
+  const Matrix out = output(4, 20, 1);
+  run(kernels().embed, EmbedArgs{ids({1, 2, 3, 4}, 1), w, out, 4, put(std::vector<std::int32_t>{-1, 2, 0, 1}),
+                                 put(std::vector<std::int32_t>{11, -5, 9})});
+  const auto got = get(out, 4);
+  const std::int32_t expected[4] = {1, 9, 11, -1};  // -5: a row that had no choice
+  for (std::size_t r = 0; r < 4; ++r)
+    for (std::size_t c = 0; c < 20; ++c)
+      EXPECT_EQ(got[r * 20 + c], expected[r] < 0 ? 0.0f : static_cast<float>(packed.values[static_cast<std::size_t>(expected[r]) * 20 + c]));
 }
 
 }  // namespace

@@ -14,8 +14,11 @@
 #include <cstdint>
 
 #include "runtime/formats/formats.h"
+#include "runtime/formats/sample_row.h"
 
 namespace ktc::gpu {
+
+class LargeProduct;
 
 struct Matrix {
   float* data = nullptr;
@@ -106,12 +109,16 @@ struct HandoffWords {
 };
 
 struct RopeTableArgs { const float* inv_freq; double factor; std::uint32_t half; const std::int32_t* positions; std::uint32_t tokens; float* cos; float* sin; };
-struct EmbedArgs { Ids ids; Weight w; Matrix out; std::uint32_t rows; };
+// feed: null, or [rows]: where it is not negative, the id is fed[feed[r]], what a sample step chose; else ids[r]. An id that is not in
+// the table gives zeros.
+struct EmbedArgs { Ids ids; Weight w; Matrix out; std::uint32_t rows; const std::int32_t* feed = nullptr; const std::int32_t* fed = nullptr; };
 struct NormArgs { Matrix x; const float* w; float eps; Matrix out; std::uint32_t rows; };   // rms
 struct AddArgs { Matrix in[8]; std::uint32_t count; Matrix out; std::uint32_t rows; };
 // sum = in[0] + in[1] + ..., left to right; out = rms norm of sum. sum may be one of the inputs.
 struct AddNormArgs { Matrix in[8]; std::uint32_t count; Matrix sum; const float* w; float eps; Matrix out; std::uint32_t rows; };
-struct LinearArgs { Matrix x; Weight w; const float* bias; Matrix out; std::uint32_t rows; Format activations; Scratch scratch; };
+// large: on the host, for many rows of bf16; null: our kernels alone (large_product.h).
+struct LinearArgs { Matrix x; Weight w; const float* bias; Matrix out; std::uint32_t rows; Format activations; Scratch scratch;
+                    const LargeProduct* large = nullptr; };
 struct SelectRowsArgs { Matrix x; Ids output_rows; Matrix out; std::uint32_t rows; };
 // q, k normed per head where a weight is given, turned by rope, k and v appended to the cache; turned q goes to `query`
 // [tokens][heads * head_dim], f32.
@@ -120,6 +127,8 @@ struct GqaAppendArgs { Matrix q, k, v; const float* q_norm; const float* k_norm;
 // Both attend ops may leave anything in `query`. own_kernels: not FlashInfer's, for comparisons (flashinfer/attend.h).
 struct GqaAttendArgs { Matrix query, out; Cache cache; Batch batch; std::uint32_t heads, kv_heads, head_dim; float scale; Scratch scratch;
                        bool own_kernels = false; };
+// Both, of one cache and batch, for steps in which every sequence has one token: nothing that is attended but a token's own key is new.
+struct GqaDecodeArgs { GqaAppendArgs append; GqaAttendArgs attend; };
 // latent (normed) and the turned rope part appended; query [tokens][heads * (latent + rope)] = [W_UK q_nope, turned q_rope].
 struct MlaAppendArgs { Matrix q, latent, k_rope; Rope rope; Cache cache; Batch batch; Weight w_uk;
                        std::uint32_t heads, nope_dim, rope_dim, latent_dim; Format activations; Matrix query; };
@@ -138,11 +147,20 @@ struct PublishArgs { Matrix x; Ids ids; Matrix weights; const std::int32_t* slot
                      const std::int32_t* live; const std::uint32_t* epoch;           // device, in the step block
                      std::uint32_t* pairs;                                            // device: pairs published, for await()
                      std::uint32_t rows; };
+// Memory that the kernels behind a wait will read and that nothing writes: the card fetches it into its cache while it waits, if it
+// waits. Changes no value.
+struct Fetch { const std::byte* data; std::uint64_t bytes; };
 struct AwaitArgs { const std::byte* cells; Format format; Matrix out; HandoffWords* words; std::uint32_t layer;
                    const std::int32_t* live; const std::uint32_t* epoch; const std::uint32_t* pairs; bool skip_empty;  // no pairs: zeros, no wait
-                   std::uint32_t rows; };
-// ids[r] = the first of the largest logits of row r, or -1 where a logit is not finite.
-struct ArgmaxArgs { Matrix logits; Ids ids; std::uint32_t rows; };
+                   std::uint32_t rows; Fetch fetch[4] = {}; };
+// Ops that follow each other in a decode step, in one launch where that is faster; every output is written as by the ops themselves.
+// add_norm (where norm.count is not 0: route.x is its out), route, publish (of route's x, ids and weights).
+struct RoutePublishArgs { AddNormArgs norm; RouteArgs route; PublishArgs publish; };
+// await, then add_norm, of which norm.in[term] is await.out.
+struct AwaitNormArgs { AwaitArgs await; AddNormArgs norm; std::uint32_t term; };
+// ids[r] = what parameters[r] chooses of row r (sample_math.h), the same in both sets to the bit; ~id, which is negative, of the first
+// logit that is not finite. parameters: on the device. greedy: on the host; all rows are, so that one kernel is enough.
+struct SampleArgs { Matrix logits; const SampleRow* parameters; Ids ids; std::uint32_t rows; bool greedy; Scratch scratch; };
 // Values of panels (Packing::panel or panel_paired of `from`) as `to`: row_major bf16, or gpu_rows of the same format.
 struct UnpackArgs { Weight from, to; std::uint32_t first, count; };  // matrices [first, first + count) of from to [0, count) of to
 

@@ -39,7 +39,7 @@ int rope_table_reference(const RopeTableArgs& a, void*) {
 
 int embed_reference(const EmbedArgs& a, void*) {
   for (std::size_t r = 0; r < a.rows; ++r) {
-    const std::int32_t id = *row_of(a.ids, r);
+    const std::int32_t id = a.feed != nullptr && a.feed[r] >= 0 ? a.fed[a.feed[r]] : *row_of(a.ids, r);
     if (id < 0 || static_cast<std::uint32_t>(id) >= a.w.rows)
       std::memset(row_of(a.out, r), 0, a.out.columns * sizeof(float));
     else
@@ -85,20 +85,6 @@ int add_norm_reference(const AddNormArgs& a, void*) {
 int select_rows_reference(const SelectRowsArgs& a, void*) {
   for (std::size_t r = 0; r < a.rows; ++r)
     std::memcpy(row_of(a.out, r), row_of(a.x, static_cast<std::size_t>(*row_of(a.output_rows, r))), a.out.columns * sizeof(float));
-  return 0;
-}
-
-int argmax_reference(const ArgmaxArgs& a, void*) {
-  for (std::size_t r = 0; r < a.rows; ++r) {
-    const float* logits = row_of(a.logits, r);
-    std::size_t best = 0;
-    bool finite = true;
-    for (std::size_t c = 0; c < a.logits.columns; ++c) {
-      finite = finite && std::isfinite(logits[c]);
-      if (logits[c] > logits[best]) best = c;
-    }
-    *row_of(a.ids, r) = finite ? static_cast<std::int32_t>(best) : -1;
-  }
   return 0;
 }
 

@@ -22,7 +22,7 @@ __global__ void embed_kernel(EmbedArgs a) {
   wait_for_inputs();
   const unsigned r = blockIdx.y, column = (blockIdx.x * blockDim.x + threadIdx.x) * 8;
   if (column >= a.out.columns) return;
-  const std::int32_t id = *row_at(a.ids, r);
+  const std::int32_t id = a.feed != nullptr && a.feed[r] >= 0 ? a.fed[a.feed[r]] : *row_at(a.ids, r);
   float values[8] = {};
   if (id >= 0 && static_cast<std::uint32_t>(id) < a.w.rows) decode8<kFormat>(a.w, a.w.data, static_cast<std::size_t>(id), column, values);
   float* out = row_at(a.out, r) + column;
@@ -126,42 +126,6 @@ __global__ void select_rows_kernel(SelectRowsArgs a) {
   if (c < a.out.columns) row_at(a.out, r)[c] = row_at(a.x, static_cast<std::size_t>(*row_at(a.output_rows, r)))[c];
 }
 
-// --------------------------------------------------------------------------------------------------------------- argmax
-
-constexpr unsigned kArgmaxThreads = 256, kArgmaxBlocks = 64;
-CounterPool argmax_pool;
-__device__ unsigned argmax_counters[kCounters];
-__device__ unsigned long long argmax_best[kCounters];
-
-// The best of a row as one number: the logit's order, then the lower index. The largest of all: a logit that is not finite.
-__global__ void __launch_bounds__(kArgmaxThreads) argmax_kernel(ArgmaxArgs a, unsigned counter) {
-  wait_for_inputs();
-  __shared__ unsigned long long shared[kArgmaxThreads / kWarp];
-  const unsigned r = blockIdx.y;
-  const float* logits = row_at(a.logits, r);
-  unsigned long long best = 0;
-  for (unsigned c = blockIdx.x * kArgmaxThreads + threadIdx.x; c < a.logits.columns; c += gridDim.x * kArgmaxThreads) {
-    const float value = logits[c];
-    const unsigned long long key = isfinite(value) ? static_cast<unsigned long long>(ordered_bits(value)) << 32 | (0xffffffffu - c) : ~0ull;
-    best = key > best ? key : best;
-  }
-  for (unsigned offset = 16; offset > 0; offset /= 2) {
-    const unsigned long long other = __shfl_xor_sync(kAllLanes, best, offset);
-    best = other > best ? other : best;
-  }
-  if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = best;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    for (unsigned i = 1; i < kArgmaxThreads / kWarp; ++i) best = shared[i] > best ? shared[i] : best;
-    atomicMax(&argmax_best[counter + r], best);
-  }
-  if (!last_block(&argmax_counters[counter + r], gridDim.x)) return;
-  if (threadIdx.x == 0) {
-    best = atomicExch(&argmax_best[counter + r], 0ull);
-    *row_at(a.ids, r) = best == ~0ull ? -1 : static_cast<std::int32_t>(0xffffffffu - static_cast<std::uint32_t>(best));
-  }
-}
-
 }  // namespace
 
 int rope_table_cuda(const RopeTableArgs& a, void* stream) {
@@ -206,14 +170,6 @@ int add_cuda(const AddArgs& a, void* stream) {
 int select_rows_cuda(const SelectRowsArgs& a, void* stream) {
   if (a.rows == 0) return 0;
   launch(select_rows_kernel, dim3(ceil_div(a.out.columns, 256u), a.rows), 256, 0, stream, a);
-  return launched();
-}
-
-int argmax_cuda(const ArgmaxArgs& a, void* stream) {
-  if (a.rows == 0) return 0;
-  if (a.rows > kCounters || a.logits.columns == 0) return cudaErrorInvalidValue;
-  const unsigned wanted = ceil_div(a.logits.columns, 4 * kArgmaxThreads), blocks = wanted < kArgmaxBlocks ? wanted : kArgmaxBlocks;
-  launch(argmax_kernel, dim3(blocks, a.rows), kArgmaxThreads, 0, stream, a, argmax_pool.take(a.rows));
   return launched();
 }
 

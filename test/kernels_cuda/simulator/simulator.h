@@ -15,11 +15,13 @@
 #include <type_traits>
 
 #undef __launch_bounds__
+#undef __maxnreg__
 #undef __global__
 #undef __device__
 #undef __host__
 #undef __shared__
 #define __launch_bounds__(...)
+#define __maxnreg__(...)
 #define __global__
 #define __device__
 #define __host__
@@ -64,6 +66,8 @@ T reduce(T value, const Combine& combine) {
 // ldmatrix .x4, mma m16n8k16 with bf16 operands
 void load_matrix(std::uint32_t (&r)[4], std::uint32_t from, bool turned);
 void multiply(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1);
+// wgmma m64n128k16; operands: addresses in units of 16 bytes, read at once
+void multiply_groups(float (&c)[16][4], std::uint64_t a, std::uint64_t b);
 void copy16(std::uint32_t to, const void* from, bool there);
 inline std::uint32_t shared_address(const void* p) { return static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(p)); }
 
@@ -75,6 +79,7 @@ namespace ktc::gpu {
 namespace {
 
 inline void wait_for_inputs() {}
+inline void wait_then_release() {}
 template <typename... Parameters, typename... Args>
 int launch(void (*kernel)(Parameters...), dim3 grid, unsigned threads, std::size_t shared, void*, Args&&... args) {
   struct Call {
@@ -101,6 +106,13 @@ T __shfl_sync(unsigned, T value, unsigned from) {
   T all[32];
   simulator::gather(value, all);
   return all[from % 32];
+}
+template <typename T>
+T __shfl_up_sync(unsigned, T value, unsigned offset) {
+  T all[32];
+  simulator::gather(value, all);
+  const unsigned lane = simulator::lane();
+  return all[lane >= offset ? lane - offset : lane];
 }
 inline unsigned __ballot_sync(unsigned, int predicate) {
   return simulator::reduce(predicate != 0 ? 1u << simulator::lane() : 0u, [](unsigned a, unsigned b) { return a | b; });
