@@ -140,6 +140,18 @@ Expected<bool> CudaStream::idle() {
   return true;
 }
 
+Expected<bool> CudaStream::reached(const Event& event) {
+  KTC_RETURN_IF_ERROR(not_in_capture("reached"));
+  KTC_RETURN_IF_ERROR(state_.select());
+  const cudaError_t error = cudaEventQuery(static_cast<const CudaEvent&>(event).event);
+  if (error == cudaErrorNotReady) {
+    (void)cudaGetLastError();
+    return false;
+  }
+  KTC_RETURN_IF_ERROR(done(error, "reached"));
+  return true;
+}
+
 Status CudaStream::begin_capture() {
   KTC_RETURN_IF_ERROR(not_in_capture("begin_capture"));
   KTC_RETURN_IF_ERROR(state_.select());

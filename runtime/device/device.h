@@ -1,4 +1,4 @@
-// A GPU as the executor sees it: memory, mapped pinned host memory, two streams, graphs. Two kinds behind one interface: a CUDA
+// A GPU as the executor sees it: memory, mapped pinned host memory, three streams, graphs. Two kinds behind one interface: a CUDA
 // device, and the host-emulated accelerator, whose memory is host memory, whose streams are host threads and whose kernels are
 // the reference set. The second is how everything that has to do with order is tested where no GPU is.
 //
@@ -24,6 +24,7 @@ struct DeviceInfo {
   int sm = 0;                    // compute capability times ten; 0: emulated
   std::uint64_t memory = 0;      // bytes, all of it
   std::uint64_t free = 0;        // bytes, at open
+  std::uint64_t cache = 0;       // bytes, the one that all SMs share; 0: emulated
   bool emulated = false;
 };
 
@@ -103,6 +104,7 @@ class Stream {
   virtual Status wait_for(const Event& event) = 0;  // work after this waits for what was before record()
   virtual Status wait() = 0;                        // blocks the caller; the first error of the stream's work
   virtual Expected<bool> idle() = 0;                // never blocks
+  virtual Expected<bool> reached(const Event& event) = 0;  // what was before its last record() is done; never blocks
 
   // launch, copies, fills and host_call in between are recorded and not run. Refused in between: record, wait_for, wait, idle,
   // launch of a graph, a second begin_capture. A failed call in between makes end_capture fail.
@@ -129,7 +131,8 @@ class Device {
   // Pins memory that exists, for fast copies; released with the device. 4096-byte aligned.
   virtual Status register_host(std::byte* data, std::uint64_t bytes) = 0;
   virtual Stream& compute() = 0;
-  virtual Stream& copies() = 0;
+  virtual Stream& copies() = 0;                     // of weights
+  virtual Stream& values() { return copies(); }     // of values: they do not wait behind weights
   virtual Expected<std::unique_ptr<Event>> create_event() = 0;
   virtual std::uint64_t allocated() const = 0;   // bytes of Blocks alive
   // Free bytes as the driver sees them now; emulated: limit minus allocated().

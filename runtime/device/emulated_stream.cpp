@@ -186,6 +186,14 @@ Expected<bool> EmulatedStream::idle() {
   return queue_.empty() && !busy_;
 }
 
+Expected<bool> EmulatedStream::reached(const Event& event) {
+  KTC_RETURN_IF_ERROR(not_in_capture("reached"));
+  if (state_->lost.load(std::memory_order_relaxed)) return state_->lost_status();
+  EmulatedEvent::State& state = *static_cast<const EmulatedEvent&>(event).state;
+  std::lock_guard lock(state.mutex);
+  return state.reached >= state.recorded;
+}
+
 Status EmulatedStream::begin_capture() {
   KTC_RETURN_IF_ERROR(not_in_capture("begin_capture"));
   if (state_->lost) return state_->lost_status();

@@ -59,6 +59,7 @@ class EmulatedStream final : public Stream {
   Status wait_for(const Event& event) override;
   Status wait() override;
   Expected<bool> idle() override;
+  Expected<bool> reached(const Event& event) override;
   Status begin_capture() override;
   Expected<std::unique_ptr<Graph>> end_capture() override;
   Status launch(const Graph& graph) override;

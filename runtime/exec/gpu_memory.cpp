@@ -58,6 +58,7 @@ struct TablePlan {
   std::vector<Rope> ropes;
   std::map<std::vector<std::int32_t>, std::uint64_t> slots;
   std::map<std::uint32_t, std::uint64_t> moving;
+  std::map<const planfb::ExpertsOpT*, std::uint64_t> shared;
   std::uint64_t bytes = 0;
 };
 
@@ -77,6 +78,8 @@ TablePlan plan_tables(const planfb::PlanT& plan, std::uint32_t device) {
       if (const auto* op = step->op.AsPublishOp(); op != nullptr && step->device == device) slots = &op->slots;
       if (slots != nullptr && !slots->empty() && !tables.slots.contains(*slots))
         tables.slots.emplace(*slots, layout.add(slots->size() * sizeof(std::int32_t)));
+      if (const auto* op = step->op.AsExpertsOp(); op != nullptr && op->share != nullptr && step->device == device)
+        tables.shared.emplace(op, layout.add(plan.model->experts * sizeof(std::int32_t)));
     }
   }
   // one of its own for each bank: equal ones do not stay equal
@@ -92,7 +95,7 @@ Needs needs_of(const planfb::PlanT& plan, std::uint32_t device) {
     if (weight->device == device && weight->source != WeightSource::alias) needs.weights += align256(weight->bytes);
   for (const auto& cache : plan.caches)
     if (cache->device == device) needs.cache += align256(gpu_cache_bytes(*cache));
-  needs.block = align256(plan::step_block_bytes(plan));
+  needs.block = sample_areas(plan, device).block + align256(plan::step_block_bytes(plan));
   needs.tables = plan_tables(plan, device).bytes;
   needs.spare = align256(plan::spare_bytes(plan, device));
   needs.stream = align256(plan::stream_areas(plan, device).total());
@@ -205,6 +208,7 @@ Status allocate_tables(const planfb::PlanT& plan, Gpu& gpu) {
                                               slots.size() * sizeof(std::int32_t)));
     gpu.moving_slots.emplace(weight, reinterpret_cast<std::int32_t*>(base + at));
   }
+  for (const auto& [op, at] : tables.shared) gpu.shared_slots.emplace(op, reinterpret_cast<std::int32_t*>(base + at));
   return stream.wait();
 }
 
@@ -234,6 +238,20 @@ Status allocate(const planfb::PlanT& plan, const Needs& needs, Gpu& gpu) {
 
 }  // namespace
 
+void report_products(const std::vector<Gpu>& gpus, const ExecutorOptions& options) {
+  for (const Gpu& gpu : gpus) {
+    if (gpu.large == nullptr) continue;
+    const Status& refused = gpu.large->refused();
+    std::string line;
+    if (gpu.large->count() != 0) {
+      const auto version = gpu::large_products_version();
+      line = "products of many rows by " + (version.ok() ? *version : "cuBLASLt");
+    }
+    if (!refused.ok()) line += (line.empty() ? "" : "; ") + std::string("by ktc's own kernels: ") + refused.message();
+    if (!line.empty() && options.note != nullptr) options.note(options.note_context, line);
+  }
+}
+
 std::uint64_t gpu_cache_bytes(const planfb::CacheT& cache) {
   return kv_page_bytes(cache) * (std::uint64_t{cache.pages} + 1) * cache.layers;
 }
@@ -250,10 +268,13 @@ Expected<std::vector<Gpu>> open_gpus(const planfb::PlanT& plan, const ExecutorOp
     needs.push_back(needs_of(plan, d));
     Gpu gpu;
     gpu.index = d;
+    gpu.sample = sample_areas(plan, d);
     auto device = open_device(plan, d, needs.back(), options);
     if (!device.ok()) return device.status().with_context("device " + plan.devices[d]->name);
     gpu.device = std::move(device).value();
     gpu.kernels = gpu.device->info().emulated ? emulated_kernels() : gpu.device->kernels();
+    if (const auto ordinal = ordinal_of(plan.devices[d]->name); ordinal.ok() && !gpu.device->info().emulated && options.products == ProductsKind::library)
+      gpu.large = std::make_unique<LargeProducts>(*ordinal, most_tokens(plan));
     KTC_RETURN_IF_ERROR(check_memory(plan, d, needs.back(), *gpu.device));
     gpus.push_back(std::move(gpu));
   }

@@ -1,267 +1,32 @@
+// A step of the hybrid executor.
 #include "runtime/exec/hybrid_executor.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 
-#include "runtime/exec/cpu_side.h"
-#include "runtime/exec/expert_mover.h"
-#include "runtime/exec/gpu_memory.h"
-#include "runtime/exec/hybrid_handoff.h"
 #include "runtime/exec/hybrid_resolve.h"
-#include "runtime/exec/hybrid_stream.h"
-#include "runtime/exec/hybrid_trace.h"
 #include "runtime/exec/spin_wait.h"
 #include "runtime/exec/step_block_fill.h"
 
 namespace ktc::exec {
-namespace {
 
 using planfb::StepKind;
-using weights::HostBlock;
+
+namespace {
 
 constexpr int kLoading = 15;  // times the watchdog's patience that a step takes when kernels are loaded
 
-class HybridExecutor final : public Executor {
- public:
-  static Expected<std::unique_ptr<Executor>> create(std::shared_ptr<const plan::OpenPlan> plan, const ExecutorOptions& options);
-  ~HybridExecutor() override;
-
-  Expected<StepResult> run(std::span<const StepSequence> sequences) override;
-
-  StepLimits extend_limits() const override { return largest(bounds_, false); }
-  StepLimits decode_limits() const override { return largest(bounds_, true); }
-  std::uint32_t page_tokens() const override { return cache().page_tokens; }
-  std::uint32_t page_count() const override { return cache().pages; }
-  std::uint32_t tokens_per_sequence() const override { return cache().tokens_per_sequence; }
-  const plan::OpenPlan& plan() const override { return *plan_; }
-  int threads() const override { return cpu_.workers->threads(); }
-  IsaLevel isa() const override { return cpu_.kernels.level; }
-  Busy busy() const override { return busy_; }
-  HandoffKind handoff() const override { return handoff_; }
-  std::optional<UpdateTrial> updates() const override { return mover_ == nullptr ? std::nullopt : std::optional(mover_->total()); }
-
- private:
-  const planfb::CacheT& cache() const { return *plan_->plan.caches[0]; }
-  Status allocate();
-  Status open_handoff();
-  Status open_mover();
-  Status hold_streamed();
-  Status capture(HybridProgram& program);
-
-  Status run_entry(HybridProgram& program, std::span<const StepSequence> sequences);
-  Status begin_step(HybridProgram& program, std::span<const StepSequence> sequences);
-  Status walk(HybridProgram& program);
-  Status launch(HybridProgram& program, const HybridStep& step);
-  Status copy(const HybridProgram& program, const HybridStep& step);
-  Status serve_publish(HybridProgram& program, const HybridStep& step);
-  Status end_step(HybridProgram& program);
-  Status wait_idle(device::Stream& stream);
-  Status wait_copies();
-  Status give_up(Status status);
-  void count_activations(const HybridProgram& program) const;
-  Status end_update(bool decode, std::uint64_t nanoseconds);
-  void beat();
-
-  std::shared_ptr<const plan::OpenPlan> plan_;
-  ExecutorOptions options_;
-  // In the order of their making: host memory that devices pinned goes last.
-  MovingSlots slots_;
-  CpuSide cpu_;
-  HostBlock logits_, staged_, counted_;
-  std::unique_ptr<weights::WeightStore> weights_;
-  std::unique_ptr<Watchdog> watchdog_;
-  std::vector<Gpu> gpus_;
-  std::unique_ptr<ExpertMover> mover_;  // null: nothing moves
-  std::vector<Handoff> handoffs_;  // by gpu
-  std::vector<Streamer> streamers_;  // by gpu
-  std::vector<HybridProgram> programs_;
-  std::vector<EntryBounds> bounds_;
-
-  HandoffKind handoff_ = HandoffKind::doorbell;
-  bool cpu_ropes_ = false;          // some attention is on the CPU
-  std::uint32_t epoch_ = 0;
-  std::vector<bool> copying_;       // by gpu: copies are on their way
-  std::vector<std::uint32_t> launched_;  // by graph of the entry: the epoch of its last launch
-  Counts counts_;                   // what devices compute in this step
-  std::uint32_t skipped_ = plan::kNone;  // a record without pairs for the CPU, until its await
-  Status broken_;
-  Busy busy_;
-  std::unique_ptr<TraceRecorder> trace_;
-};
-
-Expected<std::unique_ptr<Executor>> HybridExecutor::create(std::shared_ptr<const plan::OpenPlan> plan, const ExecutorOptions& options) {
-  KTC_RETURN_IF_ERROR(check_hybrid(plan->plan));
-  auto executor = std::make_unique<HybridExecutor>();
-  HybridExecutor& e = *executor;
-  e.plan_ = std::move(plan);
-  e.options_ = options;
-  e.bounds_ = entry_bounds(e.plan_->plan);
-  const planfb::PlanT& p = e.plan_->plan;
-  e.watchdog_ = std::make_unique<Watchdog>(options.watchdog, options.wedged, options.wedged_context);
-  if (options.tracer.report != nullptr) e.trace_ = std::make_unique<TraceRecorder>();
-  e.slots_ = moving_slots(p);
-  e.cpu_.memory.moving = &e.slots_;
-  KTC_RETURN_IF_ERROR(e.allocate());
-  KTC_RETURN_IF_ERROR(e.open_handoff());
-  KTC_ASSIGN_OR_RETURN(e.weights_, weights::WeightStore::open(e.plan_, false));
-  KTC_RETURN_IF_ERROR(e.hold_streamed());
-  HybridMemory memory{&e.gpus_, &e.cpu_.memory, e.logits_.data(), e.staged_.data(), e.counted_.data()};
-  std::vector<const std::vector<Step>*> steps;
-  for (const EntryBounds& bounds : e.bounds_) {
-    KTC_ASSIGN_OR_RETURN(HybridProgram program, resolve_hybrid(p, bounds, *e.weights_, e.cpu_.kernels, memory, e.handoffs_));
-    e.programs_.push_back(std::move(program));
-  }
-  for (const HybridProgram& program : e.programs_) {
-    steps.push_back(&program.cpu_steps);
-    for (const Step& step : program.cpu_steps)
-      e.cpu_ropes_ = e.cpu_ropes_ || std::holds_alternative<GqaStep>(step) || std::holds_alternative<MlaStep>(step);
-  }
-  KTC_RETURN_IF_ERROR(e.cpu_.start(p, *e.weights_, steps, options.threads));
-  KTC_RETURN_IF_ERROR(upload_weights(*e.plan_, *e.weights_, e.gpus_, options.progress));
-  if (options.populate) KTC_RETURN_IF_ERROR(e.weights_->populate(options.progress));
-  if (!p.moving.empty() && options.update != UpdateKind::off) KTC_RETURN_IF_ERROR(e.open_mover());
-  for (HybridProgram& program : e.programs_) {
-    if (!program.bounds.decode) continue;
-    // Once as it stands: kernels are loaded now and not while a wait holds the device.
-    KTC_RETURN_IF_ERROR(e.run_entry(program, {}).with_context(program.name));
-    if (options.graphs) KTC_RETURN_IF_ERROR(e.capture(program).with_context(program.name));
-  }
-  e.busy_ = {};
-  return std::unique_ptr<Executor>(std::move(executor));
+// Of a step that the CPU shares: it takes no expert.
+bool takes_none(const HybridProgram& program, std::uint32_t stream) {
+  return stream != plan::kNone && program.streams[stream].shared->result.on_cpu == 0;
 }
 
-// After a failure a device may still be at work on our memory: waits on it end by the poison, and what does not end for all that
-// is left alone for ever, with all that it may touch.
-HybridExecutor::~HybridExecutor() {
-  if (broken_.ok() || watchdog_ == nullptr) return;
-  watchdog_->poison();
-  const auto give_up_at = std::chrono::steady_clock::now() + watchdog_->patience() / 2;
-  const auto quiet = [&](device::Stream& stream) {
-    for (SpinWait wait(std::chrono::nanoseconds(0));; wait.rest()) {
-      const Expected<bool> idle = stream.idle();
-      if (!idle.ok() || *idle) return true;
-      if (std::chrono::steady_clock::now() > give_up_at) return false;
-    }
-  };
-  bool all_quiet = true;
-  for (Gpu& gpu : gpus_) all_quiet = quiet(gpu.compute()) && quiet(gpu.copies()) && all_quiet;
-  if (all_quiet) return;
-  if (mover_ != nullptr) mover_->stop();  // it reads weights, which go
-  struct Left {
-    HostBlock arena, logits, staged, counted;
-    std::unique_ptr<weights::WeightStore> weights;
-    std::unique_ptr<Watchdog> watchdog;
-    std::vector<Gpu> gpus;
-    std::vector<Streamer> streamers;
-    std::unique_ptr<ExpertMover> mover;
-    std::vector<Handoff> handoffs;
-    std::vector<HybridProgram> programs;
-    std::unique_ptr<TraceRecorder> trace;
-  };
-  static std::vector<Left>* const left = new std::vector<Left>;
-  left->push_back({std::move(cpu_.arena), std::move(logits_), std::move(staged_), std::move(counted_), std::move(weights_),
-                   std::move(watchdog_), std::move(gpus_), std::move(streamers_), std::move(mover_), std::move(handoffs_), std::move(programs_), std::move(trace_)});
-}
-
-Status HybridExecutor::allocate() {
-  const planfb::PlanT& p = plan_->plan;
-  const StagedBytes staged = staged_bytes(p);
-  const std::uint64_t counted = options_.expert_counts.empty() ? 0 : staged.counted;
-  // devices first: what is missing there is known without touching the host's memory
-  KTC_ASSIGN_OR_RETURN(gpus_, open_gpus(p, options_));
-  for (Gpu& gpu : gpus_) {
-    KTC_ASSIGN_OR_RETURN(Streamer streamer, Streamer::open(*gpu.device, plan::stream_areas(p, gpu.index)));
-    streamers_.push_back(std::move(streamer));
-  }
-  KTC_RETURN_IF_ERROR(cpu_.open(p, options_, staged.logits + staged.between_gpus + counted + plan::record_bytes(p) + plan::spare_host_bytes(p)));
-  KTC_ASSIGN_OR_RETURN(logits_, HostBlock::allocate(staged.logits, "logits"));
-  KTC_ASSIGN_OR_RETURN(staged_, HostBlock::allocate(staged.between_gpus, "values between devices"));
-  KTC_ASSIGN_OR_RETURN(counted_, HostBlock::allocate(counted, "ids of experts"));
-  for (const HostBlock* block : {&cpu_.arena, &logits_, &staged_, &counted_})
-    if (block->bytes() != 0) pin(gpus_, block->data(), block->bytes());
-  copying_.resize(gpus_.size(), false);
-  return {};
-}
-
-// What is streamed lies in memory that devices have pinned: copies from it run at the full rate, and beside the host's work.
-Status HybridExecutor::hold_streamed() {
-  const std::vector<std::uint32_t> streamed = streamed_weights(plan_->plan);
-  if (streamed.empty()) return {};
-  KTC_RETURN_IF_ERROR(weights_->make_resident(streamed, options_.progress));
-  std::set<const std::byte*> pinned;  // weights may share their bytes
-  Status refused;
-  for (const std::uint32_t index : streamed) {
-    const weights::WeightView& view = (*weights_)[index];
-    if (!pinned.insert(view.data).second) continue;
-    const std::uint64_t bytes = (view.matrix_bytes * view.batch + 4095) / 4096 * 4096;
-    for (Gpu& gpu : gpus_)
-      if (Status status = gpu.device->register_host(const_cast<std::byte*>(view.data), bytes); !status.ok()) refused = std::move(status);
-  }
-  if (!refused.ok() && options_.note != nullptr)
-    options_.note(options_.note_context, "experts stream to the GPU at a lower rate: " + refused.message());
-  return {};
-}
-
-Status HybridExecutor::open_mover() {
-  MoverOptions options;
-  options.rules = options_.update_rules;
-  options.rules.every_tokens = plan_->plan.update_every_tokens;
-  options.always = options_.update == UpdateKind::on;
-  options.threads = cpu_.workers->threads();
-  KTC_ASSIGN_OR_RETURN(mover_, ExpertMover::open(plan_->plan, gpus_, *weights_, slots_, options));
-  return {};
-}
-
-Status HybridExecutor::open_handoff() {
-  handoff_ = options_.handoff == HandoffKind::automatic ? HandoffKind::doorbell : options_.handoff;
-  std::vector<Handoff> opened;
-  for (Gpu& gpu : gpus_) {
-    std::vector<RecordArea> areas = record_areas(plan_->plan, gpu.index);
-    if (handoff_ == HandoffKind::doorbell) {
-      Expected<Handoff> handoff = Handoff::open_doorbell(*gpu.device, std::move(areas));
-      if (handoff.ok()) {
-        opened.push_back(std::move(handoff).value());
-        watchdog_->watch_words(opened.back().words());
-        continue;
-      }
-      if (options_.handoff == HandoffKind::doorbell) return handoff.status();
-      if (options_.note != nullptr)
-        options_.note(options_.note_context, "hand-off by host nodes, which is slower: " + handoff.status().message());
-      handoff_ = HandoffKind::hostnode;
-      areas = record_areas(plan_->plan, gpu.index);
-    }
-    KTC_ASSIGN_OR_RETURN(Handoff handoff, Handoff::open_hostnode(*gpu.device, std::move(areas), *watchdog_));
-    opened.push_back(std::move(handoff));
-  }
-  handoffs_ = std::move(opened);
-  return {};
-}
-
-Status HybridExecutor::capture(HybridProgram& program) {
-  const Counts counts = program.bound_counts();
-  for (std::uint32_t g = 0; g < program.graphs.size(); ++g) {
-    device::Stream* stream = nullptr;
-    for (const HybridStep& step : program.steps) {
-      if (step.graph != g || step.gpu == plan::kNone) continue;
-      if (stream == nullptr) {
-        stream = &gpus_[step.gpu].compute();
-        KTC_RETURN_IF_ERROR(stream->begin_capture());
-      }
-      for (const Launch& launch : step.launches) KTC_RETURN_IF_ERROR(launch(*stream, counts).with_context(step.name));
-    }
-    if (stream != nullptr) {
-      KTC_ASSIGN_OR_RETURN(program.graphs[g], stream->end_capture());
-    }
-  }
-  return {};
-}
-
-// ----------------------------------------------------------------------------------------------------------------- a step
+}  // namespace
 
 Expected<StepResult> HybridExecutor::run(std::span<const StepSequence> sequences) {
   KTC_RETURN_IF_ERROR(broken_);
+  if (!begun_.empty()) return make_error(StatusCode::invalid_argument, {.place = "step", .what = "run before the one under way was finished"});
   KTC_RETURN_IF_ERROR(check_sequences(plan_->plan, sequences));
   KTC_ASSIGN_OR_RETURN(const std::size_t chosen, choose_entry(bounds_, sequences));
   HybridProgram& program = programs_[chosen];
@@ -285,7 +50,8 @@ Status HybridExecutor::run_entry(HybridProgram& program, std::span<const StepSeq
   if (watched) watchdog_->begin(sequences.empty() ? kLoading : 1);
   cpu_.workers->enter([&] {
     status = begin_step(program, sequences);
-    if (status.ok()) status = walk(program);
+    std::size_t at = 0;
+    if (status.ok()) status = walk(program, at, true);
     if (status.ok()) status = end_step(program);
   });
   if (watched) watchdog_->end();
@@ -299,8 +65,8 @@ Status HybridExecutor::run_entry(HybridProgram& program, std::span<const StepSeq
   return {};
 }
 
-Status HybridExecutor::begin_step(HybridProgram& program, std::span<const StepSequence> sequences) {
-  if (++epoch_ == 0) epoch_ = 1;
+Status HybridExecutor::begin_step(HybridProgram& program, std::span<const StepSequence> sequences, std::span<const SampleRow> rows) {
+  if (++epoch_ == 0) epoch_ = 2;  // of the other parity than the last
   cpu_.fill(plan_->plan, sequences, {&program.ids, &program.positions, &program.output_rows, &program.deferred});
   if (cpu_ropes_) cpu_.fill_ropes();
   counts_ = program.bounds.decode ? program.bound_counts()
@@ -310,17 +76,26 @@ Status HybridExecutor::begin_step(HybridProgram& program, std::span<const StepSe
   launched_.assign(program.graphs.size(), 0);
   skipped_ = plan::kNone;
   for (Gpu& gpu : gpus_) {
-    std::byte* block = gpu.host_block[epoch_ % 2].data();
+    // what chooses tokens goes along in front of the block
+    std::byte* front = gpu.host_block[epoch_ % 2].data();
+    std::byte* block = front + (gpu.sample.block - gpu.sample.feed);
     const std::uint64_t bytes = fill_step_block(plan_->plan, program.bounds, program.block, sequences, epoch_, block);
-    KTC_RETURN_IF_ERROR(gpu.compute().copy_to_device(gpu.step_block.data(), block, bytes));
+    const bool chooses = program.bounds.decode && gpu.sample.rows != 0;
+    if (chooses) fill_sample_areas(gpu.sample, sequences, rows, front);
+    const std::byte* from = chooses ? front : block;
+    KTC_RETURN_IF_ERROR(gpu.compute().copy_to_device(gpu.block() - (block - from), from, static_cast<std::uint64_t>(block - from) + bytes));
   }
   for (std::size_t g = 0; g < gpus_.size(); ++g)
-    KTC_RETURN_IF_ERROR(streamers_[g].begin(*gpus_[g].device, program.streams, program.pieces[g], trace_.get(), gpus_[g].index));
+    KTC_RETURN_IF_ERROR(streamers_[g].begin(*gpus_[g].device, program.streams, program.pieces[g], trace_.get(), gpus_[g].index, counts_));
   return {};
 }
 
-Status HybridExecutor::walk(HybridProgram& program) {
-  for (const HybridStep& step : program.steps) {
+// From step `at` on; not `all`: up to the first step that the host takes part in.
+Status HybridExecutor::walk(HybridProgram& program, std::size_t& at, bool all) {
+  std::uint32_t answered = plan::kNone;  // a record whose result the op that made it has written to cells
+  for (; at < program.steps.size(); ++at) {
+    const HybridStep& step = program.steps[at];
+    if (!all && (step.kind != StepKind::launch || step.stream != plan::kNone)) return {};
     beat();
     switch (step.kind) {
       case StepKind::launch: KTC_RETURN_IF_ERROR(launch(program, step)); break;
@@ -332,9 +107,12 @@ Status HybridExecutor::walk(HybridProgram& program) {
       case StepKind::await: {
         const RecordStep& record = program.records[step.at];
         const std::uint64_t begin = trace_now();
+        if (discarded_)  // finite, so that pages hold nothing that spoils what reads around it
+          for (std::size_t t = 0; t < cpu_.state.tokens; ++t)
+            std::fill_n(program.awaits[step.at].result.row(t), record.area->columns, 0.0f);
         // nobody waits for a skipped one; host nodes want their answer always
         if (record.area->node == nullptr) handoffs_[record.gpu].near(epoch_, step.at).announce();
-        if (skipped_ != step.at || record.area->node != nullptr)
+        if ((skipped_ != step.at || record.area->node != nullptr) && answered != step.at)
           write_result(*record.area, epoch_, static_cast<std::uint32_t>(cpu_.state.tokens), program.awaits[step.at], *cpu_.workers);
         const std::uint64_t end = trace_now();
         busy_.cpu += end - begin;
@@ -344,19 +122,24 @@ Status HybridExecutor::walk(HybridProgram& program) {
         break;
       }
       case StepKind::compute: {
-        const bool skipped = step.skipped_with != plan::kNone && step.skipped_with == skipped_;
+        const bool skipped = (step.skipped_with != plan::kNone && step.skipped_with == skipped_) || takes_none(program, step.shared) || discarded_;
         if (!skipped) KTC_RETURN_IF_ERROR(wait_copies());
-        if (mover_ != nullptr && step.moving.ids.data != nullptr)
+        if (mover_ != nullptr && step.moving.ids.data != nullptr && !discarded_)
           mover_->count(step.moving.index, step.moving.ids, cpu_.state.count(step.moving.of_rows), program.bounds.decode);
         if (skipped) break;
         const std::uint64_t begin = trace_now();
         ResultNear near;
+        ResultCells cells;
         if (step.near_record != plan::kNone) {
           near = handoffs_[program.records[step.near_record].gpu].near(epoch_, step.near_record);
           cpu_.state.near = &near;
+          cells = program.records[step.near_record].area->cells(epoch_);
+          if (step.is_result) cpu_.state.cells = &cells;
         }
         cpu_.run(program.cpu_steps[step.at]);
+        if (cells.written) answered = step.near_record;
         cpu_.state.near = nullptr;
+        cpu_.state.cells = nullptr;
         const std::uint64_t end = trace_now();
         busy_.cpu += end - begin;
         if (mover_ != nullptr && step.moving.index != plan::kNone && program.bounds.decode) mover_->add_cold(end - begin);
@@ -383,7 +166,10 @@ Status HybridExecutor::launch(HybridProgram& program, const HybridStep& step) {
     return trace_ != nullptr ? trace_->end(stream) : Status();
   }
   if (step.stream != plan::kNone) {  // shows by itself when it waits for copies
-    KTC_RETURN_IF_ERROR(streamers_[step.gpu].run(program.streams[step.stream], counts_).with_context(step.name));
+    StreamStep& experts = program.streams[step.stream];
+    if (experts.shared) KTC_RETURN_IF_ERROR(decide_share(program, step, experts));
+    KTC_RETURN_IF_ERROR(streamers_[step.gpu].run(experts, counts_).with_context(step.name));
+    if (experts.shared && experts.shared->result.on_cpu != 0) KTC_RETURN_IF_ERROR(stream.wait_for(*gpus_[step.gpu].after));
     for (const Launch& launch : step.launches) KTC_RETURN_IF_ERROR(launch(stream, counts_).with_context(step.name));
     return {};
   }
@@ -392,18 +178,63 @@ Status HybridExecutor::launch(HybridProgram& program, const HybridStep& step) {
   return trace_ != nullptr ? trace_->end(stream) : Status();
 }
 
-// On the stream for copies, ordered against the computation before and behind it; so the CPU waits for the copy alone.
+// On the stream for values, ordered against the computation before it and, with `hold`, behind it; so the CPU waits for the copy alone.
+// What the CPU's share would give and does not is zero.
+Status HybridExecutor::copy_values(std::uint32_t g, const HybridProgram& program, const std::vector<CopyRows>& rows, bool to_host,
+                                   const std::string& name, bool hold) {
+  Gpu& gpu = gpus_[g];
+  bool any = false;
+  for (const CopyRows& r : rows) {
+    if (takes_none(program, r.shared)) {
+      KTC_RETURN_IF_ERROR(r.clear(gpu.compute(), counts_).with_context(name));
+      continue;
+    }
+    if (!any) {
+      KTC_RETURN_IF_ERROR(gpu.compute().record(*gpu.before));
+      KTC_RETURN_IF_ERROR(gpu.values().wait_for(*gpu.before));
+    }
+    any = true;
+    KTC_RETURN_IF_ERROR(r.run(gpu.values(), to_host, counts_).with_context(name));
+  }
+  if (!any) return {};
+  KTC_RETURN_IF_ERROR(gpu.values().record(*gpu.after));
+  if (hold) KTC_RETURN_IF_ERROR(gpu.compute().wait_for(*gpu.after));
+  copying_[g] = true;
+  return {};
+}
+
+// Waits for the layer's choice, unless all of its experts are the GPU's however it comes out. What the CPU needs of its share follows.
+Status HybridExecutor::decide_share(const HybridProgram& program, const HybridStep& step, StreamStep& stream) {
+  SharedExpertsStep& shared = *stream.shared;
+  const std::uint32_t rows = shared.of_rows ? counts_.rows : counts_.tokens;
+  if (!shared.decides(rows)) {
+    shared.decide_nothing();
+    busy_.streamed_pairs += std::uint64_t{rows} * shared.ids.columns;
+    return {};
+  }
+  KTC_RETURN_IF_ERROR(wait_copies());
+  const std::uint64_t begin = trace_now();
+  shared.decide(rows);
+  busy_.streamed_pairs += shared.pairs;
+  busy_.shared_pairs += shared.result.cpu_rows;
+  const std::uint64_t end = trace_now();
+  busy_.cpu += end - begin;
+  if (trace_ != nullptr) trace_->add({.track = Track::cpu, .name = "share of the CPU", .begin = begin, .end = end});
+  KTC_RETURN_IF_ERROR(gpus_[step.gpu].compute().copy_to_device(reinterpret_cast<std::byte*>(shared.gpu_slots),
+                                                               reinterpret_cast<const std::byte*>(shared.to_gpu),
+                                                               shared.experts * sizeof(std::int32_t)));
+  // beside the kernels of this step, which read the same values; what is launched behind them waits (launch)
+  return shared.result.on_cpu == 0 ? Status() : copy_values(step.gpu, program, stream.shared_up, true, step.name, false);
+}
+
 Status HybridExecutor::copy(const HybridProgram& program, const HybridStep& step) {
   const CopyStep& copy = program.copies[step.at];
-  const auto beside = [&](std::uint32_t g, const std::vector<CopyRows>& rows, bool to_host) -> Status {
-    Gpu& gpu = gpus_[g];
-    KTC_RETURN_IF_ERROR(gpu.compute().record(*gpu.before));
-    KTC_RETURN_IF_ERROR(gpu.copies().wait_for(*gpu.before));
-    for (const CopyRows& r : rows) KTC_RETURN_IF_ERROR(r.run(gpu.copies(), to_host, counts_).with_context(step.name));
-    KTC_RETURN_IF_ERROR(gpu.copies().record(*gpu.after));
-    KTC_RETURN_IF_ERROR(gpu.compute().wait_for(*gpu.after));
-    copying_[g] = true;
-    return {};
+  if (step.shared != plan::kNone) {  // the choice, unless nobody asks
+    const SharedExpertsStep& shared = *program.streams[step.shared].shared;
+    if (!shared.decides(shared.of_rows ? counts_.rows : counts_.tokens)) return {};
+  }
+  const auto beside = [&](std::uint32_t g, const std::vector<CopyRows>& rows, bool to_host) {
+    return copy_values(g, program, rows, to_host, step.name);
   };
   if (copy.from_gpu != plan::kNone) KTC_RETURN_IF_ERROR(beside(copy.from_gpu, copy.up, true));
   if (copy.from_gpu != plan::kNone && copy.to_gpu != plan::kNone) KTC_RETURN_IF_ERROR(wait_copies());
@@ -421,7 +252,7 @@ Status HybridExecutor::wait_copies() {
   for (std::size_t g = 0; g < gpus_.size(); ++g) {
     if (!copying_[g]) continue;
     const std::uint64_t begin = trace_now();
-    KTC_RETURN_IF_ERROR(watchdog_->stalled() ? Status() : gpus_[g].copies().wait());
+    KTC_RETURN_IF_ERROR(watchdog_->stalled() ? Status() : gpus_[g].values().wait());
     const std::uint64_t end = trace_now();
     busy_.wait += end - begin;
     if (trace_ != nullptr) trace_->add({.track = Track::wait, .name = "copies", .begin = begin, .end = end});
@@ -482,7 +313,10 @@ Status HybridExecutor::end_step(HybridProgram& program) {
   busy_.wait += end - begin;
   if (trace_ != nullptr) trace_->add({.track = Track::wait, .name = "end of the step", .begin = begin, .end = end});
   KTC_RETURN_IF_ERROR(wait_copies());
-  if (!watchdog_->stalled()) return {};
+  return watchdog_->stalled() ? no_progress(program) : Status();
+}
+
+Status HybridExecutor::no_progress(const HybridProgram& program) const {
   return make_error(StatusCode::unavailable,
                     {.place = program.name,
                      .what = fmt::format("the hand-off between CPU and GPU made no progress for {} ms", watchdog_->patience().count()),
@@ -540,30 +374,6 @@ void HybridExecutor::count_activations(const HybridProgram& program) const {
           ++counted.counts[id];
     }
   }
-}
-
-}  // namespace
-
-std::string_view to_string(UpdateKind kind) {
-  switch (kind) {
-    case UpdateKind::automatic: return "auto";
-    case UpdateKind::on: return "on";
-    case UpdateKind::off: return "off";
-  }
-  return "unknown";
-}
-
-std::string_view to_string(HandoffKind kind) {
-  switch (kind) {
-    case HandoffKind::automatic: return "automatic";
-    case HandoffKind::doorbell: return "doorbell";
-    case HandoffKind::hostnode: return "hostnode";
-  }
-  return "unknown";
-}
-
-Expected<std::unique_ptr<Executor>> open_hybrid(std::shared_ptr<const plan::OpenPlan> plan, const ExecutorOptions& options) {
-  return HybridExecutor::create(std::move(plan), options);
 }
 
 }  // namespace ktc::exec

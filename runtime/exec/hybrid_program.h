@@ -3,11 +3,14 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/device/device.h"
 #include "runtime/exec/entry_program.h"
+#include "runtime/exec/hybrid_sample.h"
+#include "runtime/exec/shared_experts.h"
 #include "runtime/exec/step_request.h"
 #include "runtime/formats/step_block.h"
 #include "runtime/kernels/cuda/gpu_kernels.h"
@@ -29,7 +32,9 @@ struct CopyRows {
   std::uint64_t device_stride = 0, host_stride = 0, row_bytes = 0;  // bytes
   bool whole = false;    // of equal strides, and what lies between the rows is padding: one copy for all rows
   bool of_rows = false;  // counts rows, not tokens
+  std::uint32_t shared = plan::kNone;  // a result of the CPU's share of streams[shared]: zero where it takes none
   Status run(device::Stream& stream, bool to_host, const Counts& counts) const;
+  Status clear(device::Stream& stream, const Counts& counts) const;  // zeros on the device
 };
 
 // A value between two devices goes by the host.
@@ -69,11 +74,13 @@ struct HybridStep {
   std::vector<Launch> launches;        // launch, publish, await
   std::uint32_t at = 0;                // compute: in cpu_steps; copy: in copies; publish, await: the record
   std::uint32_t stream = plan::kNone;  // launch: its experts, in streams; before its launches
+  std::uint32_t shared = plan::kNone;  // compute, copy: of the CPU's share of streams[shared]
   MovingStep moving;                   // compute
   // compute: every value of this step comes from record `at_record` and serves its await alone: nothing to do when the record
   // has no pairs for the CPU and the await does not wait then.
   std::uint32_t skipped_with = plan::kNone;
   std::uint32_t near_record = plan::kNone;  // compute: the last experts op before the await of this record
+  bool is_result = false;              // and its output is what the await hands down
 };
 
 // Ids of a router on a device, copied to the host for the counts of activations.
@@ -97,6 +104,8 @@ struct StreamStep {
   int (*unpack)(const gpu::UnpackArgs&, void*) = nullptr;
   int (*experts)(const gpu::ExpertsArgs&, void*) = nullptr;
   std::uint32_t first_piece = 0, pieces = 0;              // of the program's list for its GPU
+  std::optional<SharedExpertsStep> shared;                // the CPU takes some
+  std::vector<CopyRows> shared_up;                        // what its op reads besides the choice
 };
 
 // A group of one step's bank.
@@ -123,6 +132,9 @@ struct HybridProgram {
   Matrix logits;                       // on the host
   std::uint32_t logits_gpu = plan::kNone;  // the device that they are copied from; kNone: computed on the CPU
   CopyRows logits_copy;
+  std::optional<SampleProgram> sample;  // decode: what chooses tokens behind it, where a device can
+  bool fed = false;                    // its ids may be those that a device chose
+  std::uint32_t fed_gpu = 0;           // on this one
   std::vector<std::unique_ptr<device::Graph>> graphs;  // by number; null: not captured, its steps are launched one by one
 
   Counts bound_counts() const { return {bounds.max_tokens, bounds.max_rows, bounds.max_sequences}; }

@@ -60,6 +60,8 @@ class Resolver {
     for (std::uint32_t s = 0; s < entry_.steps.size(); ++s) KTC_RETURN_IF_ERROR(step(s));
     find_skipped();
     find_near();
+    if (memory_.join) joiner_.join(program_);
+    find_shared();
     return std::move(program_);
   }
 
@@ -117,7 +119,7 @@ class Resolver {
       KTC_ASSIGN_OR_RETURN(Step native, resolve_step(plan_, entry_, from, weights_, kernels_, *memory_.cpu));
       to.at = static_cast<std::uint32_t>(program_.cpu_steps.size());
       program_.cpu_steps.push_back(native);
-      if (const auto* op = from.op.AsExpertsOp()) to.moving = moving(from, *op);
+      if (const auto* op = from.op.AsExpertsOp(); op != nullptr && op->share == nullptr) to.moving = moving(from, *op);
       program_.steps.push_back(std::move(to));
       return {};
     }
@@ -135,6 +137,10 @@ class Resolver {
   }
 
   Status launch(const planfb::StepT& from, const GpuStepReader& reader, HybridStep& to) {
+    if (from.op.AsEmbedOp() != nullptr && program_.bounds.decode && gpu(from.device).sample.rows != 0) {
+      program_.fed = true;
+      program_.fed_gpu = to.gpu;
+    }
     // the rope table of a device is filled once, before the first step that uses it and in the same graph
     std::uint32_t rope = plan::kNone;
     if (const auto* op = from.op.AsGqaOp()) rope = op->rope;
@@ -153,10 +159,12 @@ class Resolver {
     if (const auto* op = from.op.AsExpertsOp(); op != nullptr && op->stream) {
       to.stream = static_cast<std::uint32_t>(program_.streams.size());
       KTC_ASSIGN_OR_RETURN(StreamStep stream, resolve_stream(reader, weights_));
+      if (op->share != nullptr) stream.shared = shared(from, *op, reader);
       program_.streams.push_back(std::move(stream));
       add_pieces(program_.streams, to.stream, program_.pieces[to.gpu]);
     } else {
       KTC_ASSIGN_OR_RETURN(to.launches, resolve_launches(reader));
+      KTC_RETURN_IF_ERROR(see_joinable(reader, program_.steps.size(), joiner_));
     }
     if (const auto* op = from.op.AsExpertsOp(); counts_here(op) && !memory_.cpu->expert_counts.empty()) count(from, *op, to);
     return {};
@@ -176,6 +184,58 @@ class Resolver {
     memory_.counted += span_bytes(entry_, ids);
     program_.counted.push_back(counted);
     to.launches.push_back([copy = counted.copy](device::Stream& stream, const Counts& counts) { return copy.run(stream, true, counts); });
+  }
+
+  SharedExpertsStep shared(const planfb::StepT& from, const planfb::ExpertsOpT& op, const GpuStepReader& reader) {
+    const planfb::StepT& other = sharing_step(entry_, from);
+    SharedExpertsStep step;
+    step.rates = share_of(*op.share);
+    step.ids = cpu_rows<std::int32_t>(other.inputs[1]);
+    step.of_rows = reader.of_rows();
+    step.slots = op.slots.empty() ? nullptr : op.slots.data();
+    if (const MovingSlots* moving = memory_.cpu->moving; moving != nullptr && moving->contains(op.w_gate_up)) step.slots = moving->at(op.w_gate_up).data();
+    step.experts = plan_.model->experts;
+    step.cpu_slots = memory_.shared_slots->at(other.op.AsExpertsOp()).data();
+    step.to_gpu = reinterpret_cast<std::int32_t*>(memory_.shared);
+    memory_.shared += align64(step.experts * sizeof(std::int32_t));
+    step.gpu_slots = gpu(from.device).shared_slots.at(&op);
+    step.chosen.resize(weights_[op.w_gate_up].batch);
+    step.on_cpu.resize(step.chosen.size());
+    return step;
+  }
+  // Copies that serve a CPU's share alone: the choice goes up at once, the rest and the result where the CPU takes some.
+  void find_shared() {
+    for (HybridStep& step : program_.steps) {
+      if (step.stream == plan::kNone || !program_.streams[step.stream].shared) continue;
+      const planfb::StepT& streams = *entry_.steps[step.step];
+      const planfb::StepT& other = sharing_step(entry_, streams);
+      for (HybridStep& candidate : program_.steps) {
+        if (candidate.step == plan::kNone) continue;
+        const planfb::StepT& from = *entry_.steps[candidate.step];
+        if (&from == &other) candidate.shared = step.stream;
+        if (from.kind != StepKind::copy) continue;
+        CopyStep& copy = program_.copies[candidate.at];
+        const bool serves = copy.to_gpu == plan::kNone && std::all_of(from.outputs.begin(), from.outputs.end(), [&](const planfb::View& made) {
+          const auto reads = [&](const planfb::View& v) { return v.buffer() == made.buffer(); };
+          return readers(made.buffer()) == 1 && std::any_of(other.inputs.begin(), other.inputs.end(), reads);
+        });
+        if (serves) {
+          candidate.shared = step.stream;
+          std::vector<CopyRows> now;
+          for (std::size_t i = 0; i < copy.up.size(); ++i)
+            (from.outputs[i].buffer() == other.inputs[1].buffer() ? now : program_.streams[step.stream].shared_up).push_back(copy.up[i]);
+          copy.up = std::move(now);
+        }
+        for (std::size_t i = 0; i < copy.down.size() && copy.from_gpu == plan::kNone; ++i)
+          if (from.inputs[i].buffer() == other.outputs[0].buffer()) copy.down[i].shared = step.stream;
+      }
+    }
+  }
+  std::size_t readers(std::uint32_t buffer) const {
+    std::size_t count = 0;
+    for (const auto& step : entry_.steps)
+      count += std::any_of(step->inputs.begin(), step->inputs.end(), [&](const planfb::View& v) { return v.buffer() == buffer; });
+    return count;
   }
 
   MovingStep moving(const planfb::StepT& from, const planfb::ExpertsOpT& op) const {
@@ -258,6 +318,7 @@ class Resolver {
     args.live = reader.block_at(program_.block.live);
     args.epoch = reinterpret_cast<const std::uint32_t*>(reader.block_at(program_.block.epoch));
     args.pairs = record.area->pairs;
+    joiner_.saw(program_.steps.size(), reader.gpu_.kernels, args);
     return reader.add(to.launches, reader.gpu_.kernels.publish, args);
   }
 
@@ -309,7 +370,29 @@ class Resolver {
     args.epoch = reinterpret_cast<const std::uint32_t*>(reader.block_at(program_.block.epoch));
     args.pairs = area.pairs;
     args.skip_empty = op.skip_empty;
+    find_fetches(from, reader, args);
+    joiner_.saw(program_.steps.size(), reader.gpu_.kernels, args);
     return reader.add(to.launches, reader.gpu_.kernels.await, args);
+  }
+
+  // The weights of the products between an await and the next hand-off, as many as stay in the card's cache: it waits for longer than
+  // reading them takes.
+  void find_fetches(const planfb::StepT& from, const GpuStepReader& reader, gpu::AwaitArgs& args) const {
+    std::uint64_t left = reader.gpu_.device->info().cache / 5 * 4;
+    std::size_t count = 0;
+    bool behind = false;
+    for (const auto& step : entry_.steps) {
+      if (step.get() == &from) behind = true;
+      if (!behind || step.get() == &from || step->device != from.device) continue;
+      if (step->kind != StepKind::launch) return;
+      const auto* op = step->op.AsLinearOp();
+      if (op == nullptr) continue;
+      const gpu::Weight& w = reader.weight(op->w);
+      const std::uint64_t bytes = plan_.weights[op->w]->bytes / 16 * 16;
+      if (bytes > left || count == std::size(args.fetch)) return;
+      args.fetch[count++] = {w.data, bytes};
+      left -= bytes;
+    }
   }
 
   // Steps of the CPU between a publish and its await whose values are used by each other and by that await alone.
@@ -349,7 +432,10 @@ class Resolver {
     for (HybridStep& step : program_.steps) {
       if (step.kind == StepKind::compute && entry_.steps[step.step]->op.AsExpertsOp() != nullptr) last = &step;
       if (step.kind == StepKind::publish) last = nullptr;
-      if (step.kind == StepKind::await && last != nullptr && program_.records[step.at].area->node == nullptr) last->near_record = step.at;
+      if (step.kind != StepKind::await || last == nullptr || program_.records[step.at].area->node != nullptr) continue;
+      last->near_record = step.at;
+      const planfb::View &result = entry_.steps[last->step]->outputs[0], &handed = entry_.steps[step.step]->inputs[0];
+      last->is_result = result.buffer() == handed.buffer() && result.column() == handed.column() && result.columns() == handed.columns();
     }
   }
   bool used_elsewhere(std::uint32_t producer, const std::set<std::uint32_t>& candidates, std::uint32_t record) const {
@@ -373,6 +459,7 @@ class Resolver {
   HybridMemory& memory_;
   std::vector<Handoff>& handoffs_;
   HybridProgram program_;
+  StepJoiner joiner_;
   std::set<std::pair<std::uint32_t, std::uint32_t>> ropes_;  // gpu, rope: table filled
 };
 
@@ -388,6 +475,14 @@ Status CopyRows::run(device::Stream& stream, bool to_host, const Counts& counts)
   };
   if (whole) return one(0, (n - 1) * device_stride + row_bytes);
   for (std::uint64_t row = 0; row < n; ++row) KTC_RETURN_IF_ERROR(one(row, row_bytes));
+  return {};
+}
+
+Status CopyRows::clear(device::Stream& stream, const Counts& counts) const {
+  const std::uint64_t n = of_rows ? counts.rows : counts.tokens;
+  if (n == 0) return {};
+  if (whole) return stream.fill(device, 0, (n - 1) * device_stride + row_bytes);
+  for (std::uint64_t row = 0; row < n; ++row) KTC_RETURN_IF_ERROR(stream.fill(device + row * device_stride, 0, row_bytes));
   return {};
 }
 

@@ -6,6 +6,7 @@
 
 #include "runtime/exec/gpu_memory.h"
 #include "runtime/exec/hybrid_handoff.h"
+#include "runtime/exec/hybrid_join.h"
 #include "runtime/exec/hybrid_program.h"
 #include "runtime/exec/resolve.h"
 
@@ -18,6 +19,9 @@ struct HybridMemory {
   std::byte* logits = nullptr;      // pinned, for the largest entry
   std::byte* staged = nullptr;      // pinned, for values that go from GPU to GPU: as large as the largest of them
   std::byte* counted = nullptr;     // pinned, for ids of routers
+  std::byte* shared = nullptr;      // pinned, for slots of experts that the CPU shares
+  SharedSlots* shared_slots = nullptr;
+  bool join = true;                 // steps that have one kernel together (hybrid_join.h)
 };
 
 // Sizes of the areas above.
@@ -66,7 +70,7 @@ class GpuStepReader {
   }
   Format activations() const { return static_cast<Format>(step_.activations); }
   const std::int32_t* block_at(std::uint64_t offset) const {
-    return reinterpret_cast<const std::int32_t*>(gpu_.step_block.data() + offset);
+    return reinterpret_cast<const std::int32_t*>(gpu_.block() + offset);
   }
   gpu::Batch batch() const;
   gpu::Cache cache(std::uint32_t index, std::uint32_t layer) const;
@@ -87,6 +91,11 @@ class GpuStepReader {
         now.batch.sequences = counts.sequences;
         if (counts.tokens == 0) return {};
       }
+      if constexpr (requires { now.append.batch; }) {
+        now.append.batch.tokens = now.attend.batch.tokens = counts.tokens;
+        now.append.batch.sequences = now.attend.batch.sequences = counts.sequences;
+        if (counts.tokens == 0) return {};
+      }
       return stream.launch(fn, now);
     });
     return {};
@@ -105,6 +114,9 @@ gpu::ExpertsArgs experts_args(const GpuStepReader& reader, const planfb::Experts
 
 // Kernels of a step of kind `launch`.
 Expected<std::vector<Launch>> resolve_launches(const GpuStepReader& reader);
+
+// Tells of a step of kind `launch` that may have one kernel with its neighbours.
+Status see_joinable(const GpuStepReader& reader, std::size_t step, StepJoiner& joiner);
 
 // Fills the rope table `index` for the positions of the step.
 Expected<Launch> rope_launch(const GpuStepReader& reader, std::uint32_t index);

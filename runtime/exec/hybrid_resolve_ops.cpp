@@ -46,6 +46,8 @@ Status gqa(const GpuStepReader& r, const planfb::GqaOpT& op, std::vector<Launch>
   attend.head_dim = op.head_dim;
   attend.scale = op.scale;
   attend.scratch = part(r.scratch(), space.query, space.partial);
+  if (r.entry_.kind == planfb::EntryKind::decode)  // one token per sequence
+    return r.add(launches, r.gpu_.kernels.gqa_decode, gpu::GqaDecodeArgs{append, attend});
   KTC_RETURN_IF_ERROR(r.add(launches, r.gpu_.kernels.gqa_append, append));
   return r.add(launches, r.gpu_.kernels.gqa_attend, attend);
 }
@@ -92,10 +94,11 @@ Status linear(const GpuStepReader& r, const planfb::LinearOpT& op, std::vector<L
   args.out = r.out(0);
   args.activations = r.activations();
   args.scratch = r.scratch();
+  if (r.gpu_.large != nullptr && r.entry_.kind != planfb::EntryKind::decode) args.large = r.gpu_.large->find(args);
   return r.add(launches, r.gpu_.kernels.linear, args);
 }
 
-Status route(const GpuStepReader& r, const planfb::RouteOpT& op, std::vector<Launch>& launches) {
+gpu::RouteArgs route_args(const GpuStepReader& r, const planfb::RouteOpT& op) {
   gpu::RouteArgs args = {};
   args.x = r.in(0);
   args.w = r.weight(op.w);
@@ -110,7 +113,7 @@ Status route(const GpuStepReader& r, const planfb::RouteOpT& op, std::vector<Lau
   args.normalise = op.normalise;
   args.scale = op.scale;
   args.scratch = r.scratch();
-  return r.add(launches, r.gpu_.kernels.route, args);
+  return args;
 }
 
 Status mlp(const GpuStepReader& r, const planfb::MlpOpT& op, std::vector<Launch>& launches) {
@@ -134,6 +137,17 @@ Status terms(const GpuStepReader& r, Args& args) {
   return {};
 }
 
+Expected<gpu::AddNormArgs> add_norm_args(const GpuStepReader& r) {
+  const planfb::AddNormOpT& op = *r.step_.op.AsAddNormOp();
+  gpu::AddNormArgs args = {};
+  KTC_RETURN_IF_ERROR(terms(r, args));
+  args.sum = r.out(0);
+  args.w = r.vector(op.w);
+  args.eps = op.eps;
+  args.out = r.out(1);
+  return args;
+}
+
 Status launches_of(const GpuStepReader& r, std::vector<Launch>& launches) {
   const gpu::KernelSet& kernels = r.gpu_.kernels;
   const planfb::OpUnion& op = r.step_.op;
@@ -141,6 +155,10 @@ Status launches_of(const GpuStepReader& r, std::vector<Launch>& launches) {
     case Op::EmbedOp: {
       gpu::EmbedArgs args = {};
       args.ids = r.ids(r.step_.inputs[0]);
+      if (r.entry_.kind == planfb::EntryKind::decode && r.gpu_.sample.rows != 0) {
+        args.feed = r.gpu_.feed();
+        args.fed = r.gpu_.next_ids();
+      }
       args.w = r.weight(op.AsEmbedOp()->w);
       args.out = r.out(0);
       return r.add(launches, kernels.embed, args);
@@ -160,12 +178,7 @@ Status launches_of(const GpuStepReader& r, std::vector<Launch>& launches) {
       return r.add(launches, kernels.add, args);
     }
     case Op::AddNormOp: {
-      gpu::AddNormArgs args = {};
-      KTC_RETURN_IF_ERROR(terms(r, args));
-      args.sum = r.out(0);
-      args.w = r.vector(op.AsAddNormOp()->w);
-      args.eps = op.AsAddNormOp()->eps;
-      args.out = r.out(1);
+      KTC_ASSIGN_OR_RETURN(const gpu::AddNormArgs args, add_norm_args(r));
       return r.add(launches, kernels.add_norm, args);
     }
     case Op::SelectRowsOp: {
@@ -178,7 +191,7 @@ Status launches_of(const GpuStepReader& r, std::vector<Launch>& launches) {
     case Op::LinearOp: return linear(r, *op.AsLinearOp(), launches);
     case Op::GqaOp: return gqa(r, *op.AsGqaOp(), launches);
     case Op::MlaOp: return mla(r, *op.AsMlaOp(), launches);
-    case Op::RouteOp: return route(r, *op.AsRouteOp(), launches);
+    case Op::RouteOp: return r.add(launches, kernels.route, route_args(r, *op.AsRouteOp()));
     case Op::ExpertsOp: return r.add(launches, kernels.experts, experts_args(r, *op.AsExpertsOp()));
     case Op::MlpOp: return mlp(r, *op.AsMlpOp(), launches);
     default: return refuse(r.step_, "an op that this executor does not run", planfb::EnumNameOp(op.type), "");
@@ -189,7 +202,7 @@ Status launches_of(const GpuStepReader& r, std::vector<Launch>& launches) {
 
 std::byte* GpuStepReader::address(const planfb::View& view) const {
   const planfb::BufferT& b = buffer(view);
-  std::byte* block = gpu_.step_block.data();
+  std::byte* block = gpu_.block();
   switch (b.role) {
     case BufferRole::ids: return block + block_.ids;
     case BufferRole::positions: return block + block_.positions;
@@ -278,6 +291,16 @@ Expected<std::vector<Launch>> resolve_launches(const GpuStepReader& reader) {
   std::vector<Launch> launches;
   KTC_RETURN_IF_ERROR(launches_of(reader, launches));
   return launches;
+}
+
+Status see_joinable(const GpuStepReader& reader, std::size_t step, StepJoiner& joiner) {
+  if (reader.of_rows()) return {};
+  if (const auto* op = reader.step_.op.AsRouteOp()) joiner.saw(step, reader.gpu_.kernels, route_args(reader, *op));
+  if (reader.step_.op.AsAddNormOp() != nullptr) {
+    KTC_ASSIGN_OR_RETURN(const gpu::AddNormArgs args, add_norm_args(reader));
+    joiner.saw(step, reader.gpu_.kernels, args);
+  }
+  return {};
 }
 
 Expected<Launch> rope_launch(const GpuStepReader& reader, std::uint32_t index) {

@@ -53,7 +53,9 @@ Scheduler::Scheduler(Executor& executor, SchedulerOptions options) : executor_(e
   if (decode.max_sequences > 0) slots_ = std::min({slots_, decode.max_sequences, decode.max_rows, decode.max_tokens});
 }
 
-Scheduler::~Scheduler() = default;
+Scheduler::~Scheduler() {
+  for (; !begun_.empty(); begun_.pop_front()) (void)executor_.finish(true);
+}
 
 Expected<RequestId> Scheduler::submit(Request request) {
   if (slots_ == 0) {
@@ -109,12 +111,33 @@ StepReport Scheduler::step() {
   take_cancelled();
   admit();
   StepReport report;
-  const std::vector<Sequence*> batch = plan_step(report);
-  if (batch.empty()) {
-    retire();
-    return report;
+  if (begun_.empty()) {
+    const std::vector<Sequence*> batch = plan_step(report);
+    if (batch.empty()) {
+      retire();
+      return report;
+    }
+    if (!begins(batch, report.kind)) {
+      run_step(batch, report);
+      retire();
+      return report;
+    }
+    const auto start = std::chrono::steady_clock::now();
+    const Status status = begin(batch);
+    report.duration = std::chrono::steady_clock::now() - start;
+    if (!status.ok()) {
+      for (Sequence* s : batch) finish(*s, FinishReason::error, status);
+      retire();
+      return report;
+    }
   }
+  report.kind = StepKind::decode;
+  finish_begun(report);
+  retire();
+  return report;
+}
 
+void Scheduler::run_step(const std::vector<Sequence*>& batch, StepReport& report) {
   const auto start = std::chrono::steady_clock::now();
   std::vector<StepSequence> sequences;
   sequences.reserve(batch.size());
@@ -149,8 +172,86 @@ StepReport Scheduler::step() {
       deliver(*batch[i], *chosen[i]);
     }
   }
-  retire();
-  return report;
+}
+
+bool Scheduler::begins(const std::vector<Sequence*>& batch, StepKind kind) const {
+  return kind == StepKind::decode && executor_.most_begun() > 0 && batch.size() <= executor_.decode_limits().max_sequences &&
+         std::ranges::all_of(batch, [](const Sequence* s) { return device_samples(s->request.sampling); });
+}
+
+// Behind a step that is under way every sequence brings the token that this one chooses for it.
+Status Scheduler::begin(const std::vector<Sequence*>& batch) {
+  std::vector<StepSequence> sequences;
+  std::vector<SampleRow> rows;
+  static constexpr std::int32_t kLater = 0;
+  for (const Sequence* s : batch) {
+    StepSequence next{.ids = std::span(s->ids).last(1), .position = s->done, .pages = s->hold.pages(), .generated_from = s->prompt_length()};
+    if (!begun_.empty()) {
+      next.ids = {&kLater, 1};
+      ++next.position;
+      const std::vector<Sequence*>& before = begun_.back();
+      next.fed_by = static_cast<std::uint32_t>(std::ranges::find(before, s) - before.begin());
+    }
+    sequences.push_back(next);
+    rows.push_back(sample_row(s->request.sampling, next.position + 1));
+  }
+  KTC_RETURN_IF_ERROR(executor_.begin(sequences, rows));
+  begun_.push_back(batch);
+  return {};
+}
+
+// Those of the step under way that it does not end by length. Nobody while a prompt waits: it goes first.
+std::vector<Scheduler::Sequence*> Scheduler::next_batch() const {
+  std::vector<Sequence*> batch;
+  if (executor_.most_begun() < 2 || begun_.size() != 1) return batch;
+  if (std::ranges::any_of(active_, [](const auto& s) { return !s->decoding() && !s->finished; })) return batch;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!queue_.empty() && active_.size() < slots_) return batch;  // or it waits for pages, which a step that ends may give back
+  }
+  for (Sequence* s : begun_.front())
+    if (s != nullptr && s->generated() + 1 < s->request.max_tokens && s->done + 1 < executor_.tokens_per_sequence()) batch.push_back(s);
+  return batch;
+}
+
+void Scheduler::finish_begun(StepReport& report) {
+  const auto start = std::chrono::steady_clock::now();
+  const std::vector<Sequence*> next = next_batch();
+  const Status status = next.empty() ? Status() : begin(next);
+  const Expected<std::span<const std::int32_t>> chosen = executor_.finish();
+  const std::vector<Sequence*> batch = begun_.front();
+  report.duration += std::chrono::steady_clock::now() - start;
+  for (const Sequence* s : batch) report.decode_tokens += s != nullptr;
+  if (!chosen.ok()) {
+    begun_.clear();  // the executor is good for nothing any more
+    for (Sequence* s : batch)
+      if (s != nullptr) finish(*s, FinishReason::error, chosen.status());
+    return;
+  }
+  // While callbacks run, the front is the step that they may end sequences of.
+  begun_.pop_front();
+  const std::vector<std::int32_t> ids(chosen->begin(), chosen->end());
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    if (batch[i] == nullptr) continue;
+    Sequence& s = *batch[i];
+    ++s.done;
+    deliver(s, ids[i] >= 0 ? Expected<std::int32_t>(ids[i]) : not_finite(s.ids.size(), ~ids[i], "infinity or nan"));
+  }
+  if (!status.ok())
+    for (Sequence* s : next)
+      if (!s->finished) finish(*s, FinishReason::error, status);
+  drop_begun();
+}
+
+// Sequences that have ended leave the step under way; one without any is ended at once.
+void Scheduler::drop_begun() {
+  for (std::vector<Sequence*>& batch : begun_)
+    for (Sequence*& s : batch)
+      if (s != nullptr && s->finished) s = nullptr;
+  while (!begun_.empty() && std::ranges::all_of(begun_.front(), [](const Sequence* s) { return s == nullptr; })) {
+    begun_.pop_front();
+    (void)executor_.finish(true);  // an executor that broke says so with the next step
+  }
 }
 
 void Scheduler::take_cancelled() {
@@ -167,6 +268,7 @@ void Scheduler::take_cancelled() {
   for (auto& sequence : active_) {
     if (is_cancelled(sequence->id)) finish(*sequence, FinishReason::cancelled);
   }
+  drop_begun();
   retire();
 }
 
@@ -204,11 +306,17 @@ void Scheduler::admit() {
 
 std::vector<Scheduler::Sequence*> Scheduler::plan_step(StepReport& report) {
   std::vector<Sequence*> batch;
-  std::uint32_t budget = step_tokens_;
+  std::uint32_t waiting = 0, decoding = 0;  // at most what a step takes: more makes no difference
+  for (const auto& s : active_) {
+    decoding += s->decoding();
+    waiting += std::min(s->decoding() ? 1 : s->missing(), step_tokens_ - waiting);
+  }
+  std::uint32_t budget = std::min(executor_.best_tokens(std::max(waiting, 1u)), step_tokens_);
+  budget = std::max(budget, std::min(waiting, decoding + 1));  // no one waits for a step of the size that is liked
   for (auto& s : active_) {
     if (!s->decoding()) continue;
     s->step_ids = 1;
-    --budget;  // slots_ <= step_tokens_
+    --budget;
     batch.push_back(s.get());
   }
   report.decode_tokens = static_cast<std::uint32_t>(batch.size());

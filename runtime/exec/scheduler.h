@@ -9,6 +9,11 @@
 // so that a long prompt never stops the others, then the incomplete prompts, oldest first, with as many ids as still
 // fit in the step's token limit. Otherwise a `decode` step of all sequences.
 //
+// Where the executor can choose tokens (Executor::most_begun), decode steps whose parameters allow it (device_samples) are begun and
+// finished; and while no prompt waits, the next one is begun before the tokens of the last one are read, for all sequences that the
+// last one does not end by length. A sequence that ends there all the same (a stop token, on_token, a cancellation) is carried along
+// once more in vain: its pages may be given to others meanwhile, since devices and the CPU do steps in their order.
+//
 // Results: a sequence's tokens depend on its own request alone (executor.h, sampling.h).
 // Threading: one thread calls step(); submit, cancel and idle may be called from any thread, also from callbacks.
 // Callbacks run on the thread of step(), without a lock held.
@@ -99,6 +104,12 @@ class Scheduler {
   void take_cancelled();
   void admit();
   std::vector<Sequence*> plan_step(StepReport& report);
+  void run_step(const std::vector<Sequence*>& batch, StepReport& report);
+  bool begins(const std::vector<Sequence*>& batch, StepKind kind) const;
+  Status begin(const std::vector<Sequence*>& batch);
+  std::vector<Sequence*> next_batch() const;
+  void finish_begun(StepReport& report);
+  void drop_begun();
   void deliver(Sequence& sequence, const Expected<std::int32_t>& id);
   void finish(Sequence& sequence, FinishReason reason, Status status = {});
   void retire();
@@ -109,6 +120,8 @@ class Scheduler {
   std::uint32_t step_tokens_ = 0;
   PagePool pool_;
   Sampler sampler_;
+  // Of each step that was begun, the oldest first: its sequences, null where one has ended.
+  std::deque<std::vector<Sequence*>> begun_;
   Sequences active_;  // in the order of admission; the thread of step() alone
 
   mutable std::mutex mutex_;  // guards what follows

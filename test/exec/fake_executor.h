@@ -2,6 +2,9 @@
 // and the next id is a hash of what a sequence reads back, so a wrong page, position or chunk shows up as a wrong id.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+#include <deque>
 #include <functional>
 #include <map>
 #include <set>
@@ -81,8 +84,41 @@ class FakeExecutor : public Executor {
     return StepResult{.logits = logits_.data(), .row_stride = shape_.vocabulary, .rows = rows};
   }
 
+  // Chooses the largest logit, whatever the parameters say: a device's greedy rows.
+  std::uint32_t most_begun() const override { return ahead; }
+  Status begin(std::span<const StepSequence> sequences, std::span<const SampleRow> rows) override {
+    if (begun_.size() >= ahead || rows.size() != sequences.size()) return broken("begun too often");
+    std::vector<StepSequence> now(sequences.begin(), sequences.end());
+    std::vector<std::int32_t> fed(now.size());
+    for (std::size_t i = 0; i < now.size(); ++i) {
+      if (now[i].fed_by == StepSequence::kNothing) continue;
+      if (begun_.empty() || now[i].fed_by >= begun_.back().size()) return broken("a row that is not there");
+      fed[i] = std::max(begun_.back()[now[i].fed_by], 0);  // a row without a choice has a bad id, which nobody asks for
+      now[i].ids = {&fed[i], 1};
+    }
+    const Expected<StepResult> result = run(now);
+    if (!result.ok()) return result.status();
+    std::vector<std::int32_t> chosen;
+    for (std::uint32_t r = 0; r < result->rows; ++r) {
+      const float* row = result->row(r);
+      const float* bad = std::find_if_not(row, row + shape_.vocabulary, [](float x) { return std::isfinite(x); });
+      chosen.push_back(static_cast<std::int32_t>(bad != row + shape_.vocabulary ? ~(bad - row) : std::max_element(row, row + shape_.vocabulary) - row));
+    }
+    begun_.push_back(std::move(chosen));
+    return {};
+  }
+  Expected<std::span<const std::int32_t>> finish(bool discard) override {
+    if (begun_.empty()) return broken("none was begun");
+    discarded += discard;
+    chosen_ = std::move(begun_.front());
+    begun_.pop_front();
+    return std::span<const std::int32_t>(chosen_);
+  }
+  std::size_t under_way() const { return begun_.size(); }
+
   StepLimits extend_limits() const override { return shape_.extend; }
   StepLimits decode_limits() const override { return shape_.decode; }
+  std::uint32_t best_tokens(std::uint32_t waiting) const override { return best ? best(waiting) : Executor::best_tokens(waiting); }
   std::uint32_t page_tokens() const override { return shape_.page_tokens; }
   std::uint32_t page_count() const override { return shape_.pages; }
   std::uint32_t tokens_per_sequence() const override { return shape_.tokens_per_sequence; }
@@ -92,6 +128,9 @@ class FakeExecutor : public Executor {
 
   std::vector<std::vector<Part>> steps;                                                   // what was run
   std::map<std::uint32_t, std::uint32_t> generated_from;                                  // by first page, of the last step
+  std::function<std::uint32_t(std::uint32_t waiting)> best;                               // instead of all that fits
+  std::uint32_t ahead = 0;                                                                // most_begun()
+  int discarded = 0;                                                                      // steps that were finished in vain
   std::function<Status(std::size_t step)> before_run;                                     // may fail a step
   std::function<void(std::span<const std::int32_t> ids, std::span<float> row)> edit_row;  // may spoil a row
 
@@ -111,6 +150,8 @@ class FakeExecutor : public Executor {
   plan::OpenPlan plan_;
   std::vector<std::int32_t> cells_;
   std::vector<float> logits_;
+  std::deque<std::vector<std::int32_t>> begun_;
+  std::vector<std::int32_t> chosen_;
 };
 
 }  // namespace ktc::exec

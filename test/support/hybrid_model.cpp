@@ -41,6 +41,7 @@ class Rewriter {
     plan_.defer_prefill = options_.defer_prefill;
     plan_.defer_decode = options_.defer_decode;
     for (auto& entry : plan_.entries) rewrite(*entry);
+    if (options_.samples) sample_entries();
     plan_.required_features = plan::features_of(plan_);
     if (options_.update_every_tokens != 0) moving();
     account();
@@ -115,6 +116,34 @@ class Rewriter {
     return 0;
   }
 
+  // What chooses behind each decode entry, over the logits where they are.
+  void sample_entries() {
+    std::vector<std::unique_ptr<EntryT>> made;
+    for (const auto& decode : plan_.entries) {
+      if (decode->kind != EntryKind::decode) continue;
+      auto entry = std::make_unique<EntryT>();
+      entry->name = "sample[" + std::to_string(decode->max_rows) + "]";
+      entry->kind = EntryKind::sample;
+      entry->max_tokens = entry->max_rows = entry->max_sequences = decode->max_rows;
+      for (const auto& buffer : decode->buffers)
+        if (buffer->role == BufferRole::logits) entry->buffers.push_back(std::make_unique<BufferT>(*buffer));
+      entry_ = entry.get();
+      steps_.clear();
+      arena(kGpu) = align256(entry->buffers[0]->offset + entry->buffers[0]->bytes);
+      const std::uint32_t ids = add("next_ids", BufferRole::next_ids, Symbol::rows, Format::i32, 1, kGpu);
+      const std::uint32_t space = add("sample.workspace", BufferRole::workspace, Symbol::workspace, Format::f32, 0, kGpu, gpu_sample_workspace(entry->max_rows));
+      StepT& step = push("sample", StepKind::launch, kGpu, {whole(0)}, {whole(ids)}, space);
+      step.op.Set(SampleOpT());
+      step.graph = 0;
+      entry->graphs.push_back(std::make_unique<GraphT>());
+      entry->graphs.back()->name = entry->name;
+      entry->graphs.back()->device = kGpu;
+      entry->steps = std::move(steps_);
+      made.push_back(std::move(entry));
+    }
+    for (auto& entry : made) plan_.entries.push_back(std::move(entry));
+  }
+
   void rewrite(EntryT& entry) {
     entry_ = &entry;
     end_[0] = end_[1] = 0;
@@ -185,12 +214,12 @@ class Rewriter {
 
   // One op of a bank; returns its output. streamed: a bank of the CPU on the GPU.
   std::uint32_t compute(const StepT& from, bool hot, ExpertsPart part, std::vector<View> inputs, bool streamed = false,
-                        std::uint32_t out = plan::kNone) {
+                        std::uint32_t out = plan::kNone, const char* suffix = "") {
     const ExpertsOpT& op = *from.op.AsExpertsOp();
     const Bank bank = this->bank(op, hot);
     const bool on_gpu = hot || streamed;
     const std::uint32_t device = on_gpu ? kGpu : 0, top_k = model_.top_k();
-    const std::string name = from.name + (hot ? ".hot" : "") + (part == ExpertsPart::late ? ".late" : "");
+    const std::string name = from.name + (hot ? ".hot" : "") + (part == ExpertsPart::late ? ".late" : "") + suffix;
     using M = TinyModel;
     const std::uint64_t bytes =
         on_gpu ? gpu_experts_workspace(Format::f32, entry_->max_tokens, top_k, M::kHidden, M::kIntermediate, model_.experts()).total()
@@ -218,6 +247,33 @@ class Rewriter {
     return out;
   }
 
+  // One op that streams and one of the CPU, whose sum is the result.
+  void shared_experts(const StepT& from, bool hot, std::uint32_t out) {
+    using M = TinyModel;
+    const std::string name = from.name;
+    const std::uint32_t x = add(name + ".x", BufferRole::value, Symbol::tokens, Format::f32, M::kHidden, 0);
+    const std::uint32_t ids = add(name + ".ids", BufferRole::value, Symbol::tokens, Format::i32, model_.top_k(), 0);
+    const std::uint32_t weights = add(name + ".weights", BufferRole::value, Symbol::tokens, Format::f32, model_.top_k(), 0);
+    push(name + ".up", StepKind::copy, kGpu, from.inputs, {whole(x), whole(ids), whole(weights)}).op.Set(CopyOpT());
+    std::vector<View> terms = {whole(compute(from, false, ExpertsPart::all, from.inputs, true))};
+    set_share(*steps_.back());
+    if (hot) terms.push_back(whole(compute(from, true, ExpertsPart::all, from.inputs)));
+    const std::uint32_t cold = compute(from, false, ExpertsPart::all, {whole(x), whole(ids), whole(weights)}, false, plan::kNone, ".cpu");
+    set_share(*steps_.back());
+    const std::uint32_t down = add(name + ".down", BufferRole::value, Symbol::tokens, Format::f32, M::kHidden, kGpu);
+    push(name + ".down", StepKind::copy, kGpu, {whole(cold)}, {whole(down)}).op.Set(CopyOpT());
+    terms.push_back(whole(down));
+    sum(name + ".sum", kGpu, std::move(terms), out);
+  }
+  void set_share(StepT& step) {
+    const ktc::ExpertShare& s = *options_.share;
+    auto share = std::make_unique<ExpertShareT>();
+    share->ahead_ns = s.ahead_ns, share->ahead_row_ns = s.ahead_row_ns, share->copy_ns = s.copy_ns;
+    share->gpu_ns = s.gpu_ns, share->gpu_row_ns = s.gpu_row_ns, share->cpu_ns = s.cpu_ns, share->cpu_row_ns = s.cpu_row_ns;
+    share->values_ns = s.values_ns, share->values_row_ns = s.values_row_ns;
+    step.op.AsExpertsOp()->share = std::move(share);
+  }
+
   // As kt-stream-experts has it: all on the GPU, no copies.
   void streamed_experts(const StepT& from) {
     const bool parts = options_.late != 0 && from.op.AsExpertsOp()->layer + 1 < TinyModel::kLayers;
@@ -225,6 +281,7 @@ class Rewriter {
     const std::uint32_t out = from.outputs[0].buffer();
     const ExpertsPart part = parts ? ExpertsPart::in_time : ExpertsPart::all;
     const bool alone = !hot && late_cpu_ == plan::kNone;
+    if (options_.share && !parts) return shared_experts(from, hot, out);
     std::vector<View> terms = {whole(compute(from, false, part, from.inputs, true, alone ? out : plan::kNone))};
     if (hot) terms.push_back(whole(compute(from, true, hot_parts ? ExpertsPart::in_time : ExpertsPart::all, from.inputs)));
     for (std::uint32_t* late : {&late_cpu_, &late_gpu_}) {

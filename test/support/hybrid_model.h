@@ -3,7 +3,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
+#include "runtime/formats/expert_share.h"
 #include "test/support/tiny_model.h"
 
 namespace ktc::test {
@@ -16,7 +18,9 @@ struct HybridOptions {
   bool scope_all = false;           // among all experts; false: among those on the CPU
   bool defer_prefill = false, defer_decode = true;
   bool skip_empty = false;
+  bool samples = true;              // sample entries that the GPU runs; false: as plans were without them
   std::uint32_t update_every_tokens = 0;  // experts move: the CPU has all of them; wants 0 < hot < experts
+  std::optional<ExpertShare> share; // of what is streamed, where nothing is late: the CPU takes some
   std::uint32_t stream_group = 0;   // in extend entries the CPU's experts pass through the GPU, so many at once; 0: they stay
 };
 
