@@ -72,7 +72,7 @@ struct FormCudaGraphs : impl::FormCudaGraphsBase<FormCudaGraphs> {
   void runOnOperation() override {
     unsigned graphs = 0;
     for (auto entry : getOperation().getOps<kt::EntryOp>()) {
-      if (entry.getKind() == kt::EntryKind::decode && !entry.getGraphsAttr()) graphs += EntryGraphs(entry).run();
+      if (entry.getKind() != kt::EntryKind::extend && !entry.getGraphsAttr()) graphs += EntryGraphs(entry).run();
     }
     remarkCounts(getOperation(), kName, {{"graphs", graphs}});
   }

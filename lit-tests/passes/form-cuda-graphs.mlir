@@ -5,9 +5,10 @@
 // REMARKS: remark: [Missed] Cut | Category:kt-form-cuda-graphs | Remark="d: m.transfer cuts the chain of cuda:0"
 // REMARKS: remark: [Passed] Graph | Category:kt-form-cuda-graphs | Remark=d.cuda:0, steps=1
 // REMARKS: remark: [Passed] Graph | Category:kt-form-cuda-graphs | Remark=d.cuda:0#2, steps=2
-// REMARKS: remark: [Analysis] Counts | Category:kt-form-cuda-graphs | graphs=2
+// REMARKS: remark: [Passed] Graph | Category:kt-form-cuda-graphs | Remark=s.cuda:0, steps=1
+// REMARKS: remark: [Analysis] Counts | Category:kt-form-cuda-graphs | graphs=3
 
-// Of decode entries alone; a copy cuts a chain; the CPU's steps belong to none.
+// Of decode and sample entries alone; a copy cuts a chain; the CPU's steps belong to none.
 // CHECK: kt.entry @x extend
 // CHECK-NOT: graph
 // CHECK: kt.entry @d decode bounds <tokens = 2, rows = 2, sequences = 2> graphs [#kt.graph<"d.cuda:0" on "cuda:0">, #kt.graph<"d.cuda:0#2" on "cuda:0">] {
@@ -17,8 +18,8 @@
 // CHECK: kt.transfer {{.*}} {place
 // CHECK: kt.select_rows {{.*}} {graph = 1 : i64, place
 // CHECK: kt.lm_head {{.*}} {graph = 1 : i64, place
-// CHECK: kt.entry @s sample
-// CHECK-NOT: graph
+// CHECK: kt.entry @s sample bounds <tokens = 2, rows = 2, sequences = 2> graphs [#kt.graph<"s.cuda:0" on "cuda:0">] {
+// CHECK: kt.sample {{.*}} {graph = 0 : i64, place
 #cpu = #kt.place<"cpu", weights = "bf16", activations = "f32">
 #gpu = #kt.place<"cuda:0", weights = "bf16", activations = "bf16">
 !i = tensor<?x1xi32, #kt.dim<tokens>>

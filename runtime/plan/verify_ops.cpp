@@ -112,6 +112,8 @@ Status sample(const EntrySite& site, std::size_t index) {
   c.input_has_role(0, BufferRole::logits);
   if (c.ok()) c.input_is(0, Format::f32, Symbol::rows, site.plan.model->vocab_size);
   c.output_has_role(0, BufferRole::next_ids);
+  const StepT& step = *site.entry.steps[index];  // older plans have no workspace: their executor is the host's sampler
+  if (step.kind == StepKind::launch && step.workspace != kNone) c.workspace(gpu_sample_workspace(site.entry.max_rows));
   return c.take();
 }
 
