@@ -95,8 +95,11 @@ KTC_INLINE void add_block(const PanelArgs& a, std::size_t offset, std::size_t x,
           add_tile<Weights, kRows, 0>(w, row, to, ahead);
         row += kRows, to += kRows * 32, left -= kRows;
       };
-      if constexpr (kFloatRows == 8) {
+      if constexpr (kFloatRows == 8) {  // one pass: weights are widened, or decoded, once
         if (left == 8) take.template operator()<8>();
+        if (left == 7) take.template operator()<7>();
+        if (left == 6) take.template operator()<6>();
+        if (left == 5) take.template operator()<5>();
       }
       while (left >= 4) take.template operator()<4>();
       if (left >= 2) take.template operator()<2>();
