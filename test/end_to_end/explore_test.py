@@ -3,9 +3,11 @@
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
+import time
 import xml.dom.minidom
 
 parser = argparse.ArgumentParser()
@@ -84,11 +86,18 @@ with tempfile.TemporaryDirectory() as folder:
 
     # what probe writes is a target, and has all that it measures
     probed = os.path.join(folder, "probed.yaml")
-    result = run("probe", "--emulate-gpu", "-o", probed)
+    result = run("probe", "--emulate-gpu", "-o", probed, "--seconds", "280", *common)
     check(result.returncode == 0, result.stderr)
     text = open(probed).read()
-    for key in ["read_gb_per_s", "vnni_tops", "read_efficiency", "kernel_us", "pcie_gb_per_s", "handoff_us"]:
+    for key in ["read_gb_per_s", "cache_gb_per_s", "vnni_tops", "read_efficiency", "value_ns", "kernel_us", "step_us", "attention_tflops",
+                "pcie_gb_per_s", "bf16_tflops", "matrix_efficiency", "attention_efficiency", "column_ns", "prefill_kernel_us",
+                "prefill_column_ns", "handoff_us", "handoff_gb_per_s"]:
         check(key in text, (key, text))
+    check(all(float(number) > 0 for number in re.findall(r"_\w+: ([\d.e+-]+)$", text, re.M)), text)
+    begin = time.monotonic()
+    late = run("probe", "--seconds", "1", "-o", os.path.join(folder, "late.yaml"), *common)
+    check(late.returncode == 1 and "no end after 1 s" in late.stderr and time.monotonic() - begin < 30, late.stderr)
+    check(not os.path.exists(os.path.join(folder, "late.yaml")), "half a target file")
     used = run("explore", options.model, "--policy", hybrid, "--target", probed, *common)
     check(used.returncode == 0, used.stderr)
     dry = run("compile", options.model, "--policy", cpu, "--target", probed, "--dry-run", *common)

@@ -2,15 +2,20 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <sstream>
+#include <thread>
 #include <vector>
 
 #include "compiler/emit/Emit.h"
@@ -39,8 +44,10 @@ Status failed(const std::string& what, int error) {
   return make_error(StatusCode::io_error, {.place = "--measure", .what = what, .found = std::strerror(error)});
 }
 
-// Runs a program without a shell; its outputs go to files. Returns the exit status, -1 for a signal.
-Expected<int> run(const std::vector<std::string>& arguments, const fs::path& out, const fs::path& err) {
+std::atomic<pid_t> running{0};
+
+// Runs a program without a shell; its outputs go to files. Returns the exit status, -1 for a signal. `seconds`: 0 for as long as it likes.
+Expected<int> run(const std::vector<std::string>& arguments, const fs::path& out, const fs::path& err, double seconds) {
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
@@ -53,9 +60,24 @@ Expected<int> run(const std::vector<std::string>& arguments, const fs::path& out
   const int error = posix_spawn(&child, argv[0], &actions, nullptr, argv.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) return failed("cannot start " + arguments[0], error);
+  running = child;
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
   int status = 0;
-  while (waitpid(child, &status, 0) < 0)
-    if (errno != EINTR) return failed("cannot wait for ktc-run", errno);
+  bool killed = false;
+  for (pid_t ended = 0; ended != child;) {
+    ended = waitpid(child, &status, seconds > 0 && !killed ? WNOHANG : 0);
+    if (ended < 0 && errno != EINTR) return failed("cannot wait for ktc-run", errno);
+    if (ended != 0) continue;
+    if (Clock::now() > end) {
+      kill(child, SIGKILL);
+      killed = true;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  running = 0;
+  if (killed)
+    return make_error(StatusCode::unavailable, {.place = "ktc-run", .what = "no end in time", .found = fmt::format("nothing after {:.0f} s", seconds)});
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
@@ -84,13 +106,18 @@ Expected<Measured> measure_plan(const models::ModelDesc& model, const placement:
     compiler::EmitOptions emit;
     emit.folder = plan;
     emit.report = [](const std::vector<compiler::WeightQuality>&) { return std::string("{}\n"); };
-    if (options.random_seed) emit.random = compiler::RandomOptions{*options.random_seed, 0};
+    if (options.random_seed) {
+      emit.random.emplace();
+      emit.random->seed = *options.random_seed;
+    }
     KTC_RETURN_IF_ERROR(compiler::emitPlan(*module, model, emit));
   }
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path() / "ktc-run";
   const fs::path out = scratch / "out.json", err = scratch / "err.txt";
-  KTC_ASSIGN_OR_RETURN(const int status, run({program.string(), plan.string(), "--bench",
-                                              fmt::format("{},{}", options.prompt, options.new_tokens), "--json"}, out, err));
+  std::vector<std::string> words = {program.string(), plan.string(), "--bench", fmt::format("{},{}", options.prompt, options.new_tokens), "--json"};
+  if (options.emulate_gpu) words.push_back("--emulate-gpu");
+  if (options.quiet) words.insert(words.end(), {"--repeat", "5"});
+  KTC_ASSIGN_OR_RETURN(const int status, run(words, out, err, options.seconds));
   if (status != 0)
     return Status(StatusCode::unsupported, "not run here: " + (status < 0 ? std::string("ktc-run was killed") : last_line(slurp(err))));
   auto json = llvm::json::parse(slurp(out));
@@ -99,8 +126,21 @@ Expected<Measured> measure_plan(const models::ModelDesc& model, const placement:
     return Status(StatusCode::internal, "--measure: ktc-run --bench --json said no JSON; please report this");
   }
   const llvm::json::Object* object = json->getAsObject();
-  const auto number = [&](const char* key) { return object ? object->getNumber(key).value_or(0) : 0; };
+  const auto number = [&](const char* key) -> double {
+    if (object == nullptr) return 0;
+    const llvm::json::Object* runs = object->getObject("runs");
+    const llvm::json::Array* rates = options.quiet && runs != nullptr ? runs->getArray(key) : nullptr;
+    if (rates == nullptr || rates->size() < 2) return object->getNumber(key).value_or(0);
+    std::vector<double> sorted;
+    for (const llvm::json::Value& rate : *rates) sorted.push_back(rate.getAsNumber().value_or(0));
+    std::sort(sorted.begin(), sorted.end());
+    return sorted[sorted.size() - 2];
+  };
   return Measured{number("decode_tokens_per_second"), number("prefill_tokens_per_second")};
+}
+
+void kill_measured() {
+  if (const pid_t child = running; child > 0) kill(child, SIGKILL);
 }
 
 }  // namespace ktc::tools

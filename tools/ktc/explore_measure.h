@@ -16,6 +16,9 @@ namespace ktc::tools {
 struct MeasureOptions {
   std::uint32_t prompt = 128, new_tokens = 64;  // of ktc-run --bench
   std::optional<std::uint64_t> random_seed;     // weights made up; else the checkpoint's
+  double seconds = 0;                           // until ktc-run is killed; 0: as long as it likes
+  bool emulate_gpu = false;
+  bool quiet = false;  // the second fastest of five runs instead of the median of three: what other programs leave out
 };
 
 struct Measured {
@@ -37,8 +40,11 @@ class TemporaryFolder {
 };
 
 // Compiles the plan into `scratch` and runs the ktc-run beside this program with --bench on it. Errors: those of compiling, and the
-// last line that ktc-run said: no such device, for example.
+// last line that ktc-run said: no such device, for example; unavailable when it took longer than options.seconds.
 Expected<Measured> measure_plan(const models::ModelDesc& model, const placement::Policy& policy, const placement::Target& target,
                                 const MeasureOptions& options, const std::filesystem::path& scratch);
+
+// Kills the ktc-run that measure_plan started last, if it runs: for a thread that gives up.
+void kill_measured();
 
 }  // namespace ktc::tools

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "runtime/base/cpu_features.h"
 #include "runtime/exec/cpu_count.h"
 #include "runtime/weights/host_memory.h"
 #include "tools/ktc/bench_experts.h"
@@ -21,6 +22,18 @@ bench::ExpertsOptions options_for(std::vector<std::string> formats, std::vector<
   options.gib = gib;
   return options;
 }
+
+// Experts so small that a cache holds them all; of the tiny ones a value costs more than its multiplications.
+bench::ExpertsOptions cached_options(std::uint32_t hidden, std::uint32_t intermediate, std::vector<std::uint32_t> tokens) {
+  bench::ExpertsOptions options = options_for({"int8"}, std::move(tokens), 1.0 / 1024);
+  options.experts = 32, options.hidden = hidden, options.intermediate = intermediate;
+  return options;
+}
+constexpr std::uint32_t kTinyHidden = 256, kTinyIntermediate = 128;
+
+constexpr double kTinyValues = 2 * kTinyIntermediate + kTinyHidden;  // that a row and an expert write
+constexpr double kVectorReach = 0.9;                                  // as in placement/product_time.cpp
+constexpr double kTileRest = 8;
 
 Expected<bench::ExpertsResult> measure(bench::ExpertsOptions options) {
   KTC_RETURN_IF_ERROR(bench::check(options));
@@ -48,7 +61,12 @@ Status probe_cpu(placement::CpuTarget* cpu) {
   double gib = 1;
   if (const auto available = weights::available_memory())
     gib = std::clamp(static_cast<double>(*available) / (std::uint64_t{1} << 30) / 8, 0.25, 1.0);
-  KTC_ASSIGN_OR_RETURN(const bench::ExpertsResult result, measure(options_for({"int8", "int4/64", "fp8/128"}, {1, 64}, gib)));
+  const CpuFeatures& features = host_cpu_features();
+  const bool tiles = features.amx_tile && features.amx_int8;
+  std::vector<std::string> formats = {"int8", "int4/64", "fp8/128"};
+  if (tiles && features.amx_bf16) formats.push_back("bf16");
+  KTC_ASSIGN_OR_RETURN(const bench::ExpertsResult result,
+                       measure(options_for(formats, tiles ? std::vector<std::uint32_t>{1, 64, 512} : std::vector<std::uint32_t>{1, 64}, gib)));
   cpu->read_gb_per_s = result.read.median / 1e9;
   if (result.peak_tiled) {
     cpu->amx_int8_tops = result.integer_peak.median / 1e12;
@@ -62,13 +80,29 @@ Status probe_cpu(placement::CpuTarget* cpu) {
   }
   for (const bench::CaseResult& c : result.cases)
     if (c.routing.per_expert == 1) cpu->read_efficiency[c.format.format] = std::clamp(c.of_read.median, 0.01, 1.0);
+  KTC_ASSIGN_OR_RETURN(const bench::ExpertsResult tiny, measure(cached_options(kTinyHidden, kTinyIntermediate, {1})));
+  KTC_ASSIGN_OR_RETURN(const bench::ExpertsResult middle, measure(cached_options(1024, 512, {1})));
+  // what more bytes take, without what every layer takes
+  const double more_bytes = middle.cases[0].bytes - tiny.cases[0].bytes, more_time = middle.cases[0].seconds.median - tiny.cases[0].seconds.median;
+  cpu->cache_gb_per_s = std::clamp(more_bytes / std::max(more_time, 1e-9) / 1e9, cpu->read_gb_per_s / 2, cpu->read_gb_per_s * 20);
+
+  // What is left of tiny matrices when the multiplications are taken away; kernels without tiles write values one panel at a time.
+  {
+    bench::ExpertsOptions plain = cached_options(kTinyHidden, kTinyIntermediate, {64});
+    if (result.peak_tiled) plain.isa = "avx512_vnni";
+    KTC_ASSIGN_OR_RETURN(const bench::ExpertsResult values, measure(std::move(plain)));
+    const bench::CaseResult& c = values.cases[0];
+    const double left = c.seconds.median - c.operations / (kVectorReach * cpu->vnni_tops * 1e12);
+    cpu->value_ns = std::max(left, c.seconds.median / 10) * 1e9 * cpu->cores / (kTinyValues * static_cast<double>(c.routing.pairs()));
+  }
   for (const bench::CaseResult& c : result.cases) {
     if (c.routing.per_expert == 1 || !c.tiled) continue;
     // what is left when half of the reading is taken away, as the cost model adds it (cost_model.h)
     const double reading = c.bytes / (result.read.median * cpu->read_efficiency[c.format.format]);
     const double computing = std::max(c.seconds.median - reading / 2, c.seconds.median / 2);
     const double peak = c.format.integer() ? result.integer_peak.median : result.float_peak.median;
-    if (peak > 0) cpu->matrix_efficiency[c.format.format] = std::clamp(c.operations / computing / peak, 0.001, 1.0);
+    const double rows = static_cast<double>(c.routing.per_expert), share = c.operations * (1 + kTileRest / rows) / computing / peak;
+    if (peak > 0) (rows > 64 ? cpu->many_rows_efficiency : cpu->matrix_efficiency)[c.format.format] = std::clamp(share, 0.001, 1.0);
   }
   KTC_ASSIGN_OR_RETURN(cpu->kernel_us, loop_us());
   return {};

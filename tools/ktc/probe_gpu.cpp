@@ -18,6 +18,7 @@ using device::MappedBlock;
 
 constexpr std::uint32_t kLayers = 48, kHidden = 2048, kTopK = 8;
 constexpr int kSteps = 40, kWarm = 5;
+constexpr double kMostSeconds = 5;  // of a step, which takes milliseconds
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -96,9 +97,21 @@ class Layers {
     started_.store(epoch_, std::memory_order_release);
     const double start = now();
     KTC_RETURN_IF_ERROR(stream.launch(graph));
-    KTC_RETURN_IF_ERROR(stream.wait());
-    *seconds = now() - start;
-    return {};
+    // not wait(): a hand-off that fails would hold it for ever
+    for (bool poisoned = false;;) {
+      KTC_ASSIGN_OR_RETURN(const bool idle, stream.idle());
+      *seconds = now() - start;
+      if (idle && !poisoned) return {};
+      if (idle || *seconds > 2 * kMostSeconds)
+        return make_error(StatusCode::unavailable, {.place = device_.info().name, .what = "a hand-off without end",
+                                                    .found = fmt::format("nothing after {:.0f} s", kMostSeconds),
+                                                    .remedy = "look whether the driver reports errors"});
+      if (*seconds > kMostSeconds) {
+        __atomic_store_n(&words()->poison, 1u, __ATOMIC_RELEASE);
+        poisoned = true;
+      }
+      if (device_.info().emulated) std::this_thread::yield();
+    }
   }
 
   Expected<std::unique_ptr<device::Graph>> capture(bool handoff) {

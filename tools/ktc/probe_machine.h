@@ -7,12 +7,12 @@
 
 namespace ktc::tools {
 
-// Expert layers of a 30B model on all cores, as ktc-bench does: read rate, peaks, efficiencies by format, the time of a loop.
-// Takes about 3 GiB of memory, less where that is scarce, and ten to thirty seconds.
+// Expert layers of a 30B model on all cores, as ktc-bench does: read rates, peaks, efficiencies by format, the time of a loop.
+// Takes about 4 GiB of memory, less where that is scarce, and some ten seconds.
 Status probe_cpu(placement::CpuTarget* cpu);
 
-// Copies within the card and to it, the time of a kernel in a graph, and the hand-off with an answer at once. A few seconds.
-// Unmeasured: bf16_tflops, read_efficiency (ktc-bench gpu has both).
+// Copies within the card and to it, the time of a small kernel in a graph, and the hand-off with an answer at once. A second or two; the
+// rest of a GPU's rates is measured by whole plans (probe_plans.h). Errors: a hand-off without end.
 Expected<placement::GpuTarget> probe_gpu(device::Device& device, int ordinal);
 
 }  // namespace ktc::tools

@@ -1,0 +1,26 @@
+// What only whole steps show: small plans are compiled, run by the ktc-run beside this program, and compared with the cost model. Each
+// plan is made so that one rate decides its time; that rate is set to the value with which the model predicts what was measured.
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+
+#include "placement/target.h"
+#include "runtime/base/status.h"
+
+namespace ktc::tools {
+
+struct PlanProbe {
+  std::filesystem::path families;
+  std::chrono::steady_clock::time_point deadline;  // no plan is begun or runs on behind it
+  bool emulated = false;                           // tiny plans on the emulated GPU: for tests
+};
+
+// `target`: read rates, peaks and efficiencies of experts on the CPU must be there. Sets of the CPU: attention_tflops, the
+// efficiencies of floats, kernel_us, step_us.
+Status probe_cpu_plans(const PlanProbe& probe, placement::Target* target);
+// `gpu`: index in target->gpus, whose read and PCIe rates are there. Sets attention_tflops, bf16_tflops, all efficiencies, kernel_us,
+// column_ns, both of prompts, step_us, handoff_us and handoff_gb_per_s.
+Status probe_gpu_plans(const PlanProbe& probe, std::size_t gpu, placement::Target* target);
+
+}  // namespace ktc::tools
