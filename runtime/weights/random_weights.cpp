@@ -179,12 +179,14 @@ std::vector<float> zipf_factors(std::uint64_t key, std::uint64_t rows, std::uint
   return factors;
 }
 
+constexpr float kTopicShare = 0.7f;  // of the variance
+
 // A row of an embedding or a head whose tokens have topics.
 void row_of_topic(const Task& task, std::uint64_t row_bytes, std::byte* out, std::uint64_t row) {
   constexpr std::uint64_t kPiece = 1024;
   float noise[kPiece], topic[kPiece];
   Stream own(task.key, row), shared(task.topic_key, row * task.topics / task.rows);
-  const float each = task.high * std::sqrt(0.5f);
+  const float own_part = task.high * std::sqrt(1 - kTopicShare), shared_part = task.high * std::sqrt(kTopicShare);
   std::byte* to = out + row * row_bytes;
   const std::uint64_t element = static_cast<std::uint64_t>(format_bits(task.format)) / 8;
   for (std::uint64_t done = 0; done < task.columns; done += kPiece) {
@@ -192,7 +194,7 @@ void row_of_topic(const Task& task, std::uint64_t row_bytes, std::byte* out, std
     own.floats(noise, n);
     shared.floats(topic, n);
     for (std::uint64_t i = 0; i < n; ++i) {
-      const float value = each * (noise[i] + topic[i]);
+      const float value = own_part * noise[i] + shared_part * topic[i];
       const std::uint16_t half = f32_to_bf16(value);
       std::memcpy(to + (done + i) * element, element == 4 ? static_cast<const void*>(&value) : &half, element);
     }
@@ -288,7 +290,7 @@ void in_parallel(std::uint64_t count, std::uint64_t run, int threads, const std:
 
 }  // namespace
 
-RandomWeights::RandomWeights(const planfb::PlanT& plan) 
+RandomWeights::RandomWeights(const planfb::PlanT& plan)
     : plan_(plan), bias_(plan.weights.size(), false), top_k_(plan.weights.size(), 0) {
   const auto mark = [this](std::uint32_t index) {
     if (index < bias_.size()) bias_[index] = true;

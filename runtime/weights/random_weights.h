@@ -10,7 +10,7 @@
 //   among the chosen of about min(c r^-zipf, 0.45) of all tokens, where the shares add up to top_k. The logit of a row scaled by s is
 //   normal with deviation s for a normalised input, and the chosen are those beyond some t, so s = t / z(share), z the normal
 //   quantile of the upper tail. t differs by token, so shares are near the law, not on it. Groups of experts bend it.
-// * topics, of an embedding and a head: equal ranges of ids; half of the variance of a row is its topic's, the same in both matrices.
+// * topics, of an embedding and a head: equal ranges of ids; seven tenths of the variance of a row is its topic's, the same in both matrices.
 //   A router sees the topic in every layer, its experts' popularity differs by topic, and greedy or drawn tokens stay in theirs.
 // Both need an embedding that outweighs what layers of made-up weights add, `deviation`: attention takes means, so that without it the
 // rows of all tokens grow alike from layer to layer and choose the same experts.

@@ -15,7 +15,7 @@ STRATEGIES = ("random", "uniform", "front-loading", "frequency", "auto", "moving
 POLICY = """version: 1
 rules:
   - match: {{class: RoutedExperts}}
-    place: {{device: cpu, weights: int4, group: 64}}
+    place: {{device: cpu, weights: {weights}}}
   - match: {{class: "*"}}
     place: {{device: cuda:0, weights: native}}
 kv_cache: {{dtype: bf16, tokens: 4096, sequences: 1, page: 16}}
@@ -24,8 +24,9 @@ batch: {{decode: [1], chunk: 512}}
 HOT = """experts:
   strategy: {strategy}
   on_gpu: {share}%
-  gpu: {{devices: [cuda:0], weights: int4, group: 64}}
+  gpu: {{devices: [cuda:0], weights: {weights}}}
 """
+FORMATS = {"int4": "int4, group: 64", "int8": "int8"}
 
 
 class Bench:
@@ -39,11 +40,11 @@ class Bench:
             sys.exit(f"{name} {' '.join(map(str, arguments))}\n{done.stderr[-2000:]}")
         return done
 
-    def plan(self, name, experts, topics=0):
-        """Compiles a plan; experts: the policy's last key."""
+    def plan(self, name, weights, experts, topics=0):
+        """Compiles a plan; weights: the experts' format; experts: the policy's last key."""
         policy, plan = os.path.join(self.folder, name + ".yaml"), os.path.join(self.folder, name + ".ktp")
         with open(policy, "w", encoding="utf-8") as f:
-            f.write(POLICY.format(experts=experts))
+            f.write(POLICY.format(weights=FORMATS[weights], experts=experts))
         extra = ["--topics", topics] if topics else []
         self.tool("ktc", "compile", self.o.model, "--random-weights", "--alias-layers", self.o.alias, "--router-zipf", self.o.zipf, *extra,
                   "--policy", policy, "--target", self.o.target, "-o", plan)
@@ -91,19 +92,20 @@ def speed(result):
 
 def table(bench, out):
     """Shares x strategies on one kind of text."""
-    cold = bench.plan("cold", "")
+    weights = bench.o.format
+    cold = bench.plan("cold", weights, "")
     path, counts, result = bench.counts(cold, "mixture", repeat=bench.o.repeat)
     rows = [{"share": 0, "strategy": s, "tokens_per_second": speed(result), "hit_rate": 0} for s in STRATEGIES]
     statistics = f"  statistics: {path}\n"
     for share in bench.o.shares:
         for strategy in STRATEGIES if share < 100 else ("uniform",):
-            text = HOT.format(strategy="uniform" if strategy == "moving" else strategy, share=share)
+            text = HOT.format(strategy="uniform" if strategy == "moving" else strategy, share=share, weights=FORMATS[weights])
             if strategy in ("frequency", "auto"):  # the others are what one has without counts
                 text += statistics
             if strategy == "moving":
                 text += f"  update: {{every_tokens: {bench.o.every}}}\n"
-            plan = bench.plan(f"{strategy}-{share}", text)
-            result = bench.run(plan)
+            plan = bench.plan(f"{strategy}-{share}", weights, text)
+            result = bench.run(plan, new=2 * bench.o.new if strategy == "moving" else None)
             row = {"share": share, "strategy": strategy, "tokens_per_second": speed(result), "hit_rate": hit_rate(counts, bench.hot_ids(plan))}
             if strategy == "moving":
                 row["hit_rate"] = result["runs"].get("hit_rate", [0])[-1]
@@ -122,9 +124,9 @@ def table(bench, out):
 
 def stationary(bench, out, statistics):
     """What updates cost where nothing changes: static frequency against the same with updates, in turn."""
-    share = bench.o.topic_share
-    text = HOT.format(strategy="frequency", share=share) + f"  statistics: {statistics}\n"
-    still, moving = bench.plan("still", text), bench.plan("may-move", text + f"  update: {{every_tokens: {bench.o.every}}}\n")
+    share, weights = bench.o.topic_share, bench.o.format
+    text = HOT.format(strategy="frequency", share=share, weights=FORMATS[weights]) + f"  statistics: {statistics}\n"
+    still, moving = bench.plan("still", weights, text), bench.plan("may-move", weights, text + f"  update: {{every_tokens: {bench.o.every}}}\n")
     ratios = []
     for _ in range(2):
         a, b = bench.run(still, new=2 * bench.o.new), bench.run(moving, new=2 * bench.o.new)
@@ -136,12 +138,12 @@ def stationary(bench, out, statistics):
 
 def topics(bench, out):
     """Texts of changing topics; statistics of their mixture."""
-    n, share = bench.o.topics, bench.o.topic_share
-    cold = bench.plan("topics-cold", "", n)
+    n, share, weights = bench.o.topics, bench.o.topic_share, bench.o.topic_format
+    cold = bench.plan("topics-cold", weights, "", n)
     path, mixture, _ = bench.counts(cold, "topics", "--topics", n, repeat=n)
-    text = HOT.format(strategy="frequency", share=share) + f"  statistics: {path}\n"
-    still = bench.plan("topics-still", text, n)
-    moving = bench.plan("topics-moving", text + f"  update: {{every_tokens: {bench.o.every}}}\n", n)
+    text = HOT.format(strategy="frequency", share=share, weights=FORMATS[weights]) + f"  statistics: {path}\n"
+    still = bench.plan("topics-still", weights, text, n)
+    moving = bench.plan("topics-moving", weights, text + f"  update: {{every_tokens: {bench.o.every}}}\n", n)
     new = bench.o.topic_new
     a, b = bench.run(still, "--topics", n, repeat=n, new=new), bench.run(moving, "--topics", n, repeat=n, new=new)
     oracle, static = [], []
@@ -190,15 +192,17 @@ def main():
     parser.add_argument("--out", required=True)
     parser.add_argument("--model", default=os.path.join(ROOT, "test", "shapes", "qwen3-next-like"))
     parser.add_argument("--target", default=os.path.join(ROOT, "placement", "targets", "emerald-rapids-16-cores-h200.yaml"))
-    parser.add_argument("--alias", type=int, default=8, help="layers with bytes of their own")
+    parser.add_argument("--alias", type=int, default=4, help="layers with bytes of their own")
     parser.add_argument("--zipf", type=float, default=0.6, help="exponent of the routers")
     parser.add_argument("--shares", type=int, nargs="+", default=[10, 30, 50, 100])
-    parser.add_argument("--prompt", type=int, default=64)
-    parser.add_argument("--new", type=int, default=96)
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--every", type=int, default=64, help="update.every_tokens")
+    parser.add_argument("--format", choices=FORMATS, default="int4", help="of experts, but for the topics")
+    parser.add_argument("--topic-format", choices=FORMATS, default="int8")
+    parser.add_argument("--prompt", type=int, default=512)
+    parser.add_argument("--new", type=int, default=64)
+    parser.add_argument("--repeat", type=int, default=2)
+    parser.add_argument("--every", type=int, default=128, help="update.every_tokens")
     parser.add_argument("--topics", type=int, default=8)
-    parser.add_argument("--topic-share", type=int, default=30)
+    parser.add_argument("--topic-share", type=int, default=10)
     parser.add_argument("--topic-new", type=int, default=512, help="tokens generated for each topic")
     parser.add_argument("--oracles", type=int, default=3, help="topics whose own statistics are recorded")
     parser.add_argument("--parts", nargs="+", choices=("table", "stationary", "topics"), default=["table", "stationary", "topics"])
@@ -211,7 +215,7 @@ def main():
         with open(os.path.join(options.out, "placement.svg"), "w", encoding="utf-8") as f:
             f.write(svg(out["table"], f"Decode by strategy and share of hot experts, {out['model']}, Zipf exponent {options.zipf}"))
     if "stationary" in options.parts:
-        statistics = statistics or bench.counts(bench.plan("cold", ""), "mixture", repeat=options.repeat)[0]
+        statistics = statistics or bench.counts(bench.plan("cold", bench.o.format, ""), "mixture", repeat=options.repeat)[0]
         stationary(bench, out, statistics)
     if "topics" in options.parts:
         topics(bench, out)

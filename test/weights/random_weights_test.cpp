@@ -266,7 +266,7 @@ TEST(RandomWeightsTest, TokensOfATopicResembleOneAnother) {
   };
   for (std::uint64_t i = 0; i < kRows; ++i)
     for (std::uint64_t j = 0; j < kRows; ++j) {
-      const double wanted = i / 20 == j / 20 ? 0.5 : 0;
+      const double wanted = i / 20 == j / 20 ? 0.7 : 0;
       if (i != j) EXPECT_NEAR(cosine(e, i, e, j), wanted, 0.12) << i << ", " << j;
       EXPECT_NEAR(cosine(e, i, h, j), wanted, 0.12) << i << ", " << j;
     }
