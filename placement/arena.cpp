@@ -29,6 +29,7 @@ struct ModuleBuffers {
   bool panels = false;
   Format activations = Format::int8;       // of products
   std::span<const std::uint64_t> sizes{};  // on a GPU: tokens of every entry, whose scratch need not grow with them; empty: a CPU
+  std::uint32_t tile_rows = 0;             // of panels: what a target with tiles has
 
   // The largest scratch of a module's products, which run one after the other.
   std::uint64_t linear(std::initializer_list<std::uint64_t> columns) const {
@@ -36,7 +37,7 @@ struct ModuleBuffers {
     for (const std::uint64_t width : columns) most = std::max(most, width);
     if (on_gpu()) return wide(most) ? UINT64_MAX : gpu_linear_workspace(activations, n, most).total();
     if (!panels) return 0;
-    return wide(most) ? UINT64_MAX : panel_linear_workspace(activations, n, most, kGranule, kFewestTileRows).total();
+    return wide(most) ? UINT64_MAX : panel_linear_workspace(activations, n, most, kGranule, tile_rows).total();
   }
 
   std::uint64_t operator()(const models::EmbeddingDesc&) const { return buffer(n, hidden); }
@@ -78,7 +79,7 @@ struct ModuleBuffers {
       }));
     if (panels)
       return plus(bytes, panel_experts_workspace(activations, n, top_k, hidden, d.intermediate, d.experts, kGranule,
-                                                 kGranule, kFewestTileRows)
+                                                 kGranule, tile_rows)
                              .total());
     return plus(bytes, experts_workspace(n, top_k, d.intermediate, d.experts).total());
   }
@@ -87,7 +88,7 @@ struct ModuleBuffers {
     if (wide(hidden)) return UINT64_MAX;
     if (on_gpu()) return plus(bytes, gpu_mlp_workspace(activations, n, hidden, d.intermediate).total());
     if (!panels) return plus(bytes, mlp_workspace(n, d.intermediate).total());
-    return plus(bytes, panel_mlp_workspace(activations, n, hidden, d.intermediate, kGranule, kGranule, kFewestTileRows).total());
+    return plus(bytes, panel_mlp_workspace(activations, n, hidden, d.intermediate, kGranule, kGranule, tile_rows).total());
   }
   std::uint64_t operator()(const models::HeadDesc&) const { return 0; }  // counted with its rows
 
@@ -157,7 +158,8 @@ std::uint64_t arena_bound(const ModelDesc& model, const std::vector<ModulePlacem
     }
     if (modules[i].device != device) continue;
     any = true;
-    ModuleBuffers buffers{n, model.hidden, has_scales(modules[i].weights), modules[i].activations, sizes};
+    const std::uint32_t tiles = ktc::tile_rows(modules[i].weights, modules[i].group);
+    ModuleBuffers buffers{n, model.hidden, has_panels(modules[i].weights, modules[i].activations), modules[i].activations, sizes, tiles};
     buffers.top_k = top_k[module.layer];
     const std::uint64_t bytes = std::visit(buffers, module.attributes);
     std::uint64_t& sum = module.layer < 0 ? outside : layers[module.layer];
@@ -168,7 +170,7 @@ std::uint64_t arena_bound(const ModelDesc& model, const std::vector<ModulePlacem
           std::max<std::uint64_t>(extend_rows(n, policy.kv_cache.sequences, model.vocab), batch.decode.back());
       outside = plus(outside, plus(times(2, buffer(rows, model.hidden)), buffer(rows, model.vocab)));
       outside = plus(outside, align64(rows * 4));
-      outside = plus(outside, ModuleBuffers{rows, model.hidden, buffers.panels, buffers.activations, sizes}.linear({model.hidden}));
+      outside = plus(outside, ModuleBuffers{rows, model.hidden, buffers.panels, buffers.activations, sizes, tiles}.linear({model.hidden}));
     }
   }
   for (const HotExperts& one : hot) {

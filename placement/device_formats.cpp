@@ -9,6 +9,7 @@ constexpr Format kF32Bf16[] = {Format::f32, Format::bf16};
 constexpr Format kF32[] = {Format::f32};
 constexpr Format kInt8[] = {Format::int8};
 constexpr Format kBf16[] = {Format::bf16};
+constexpr Format kBf16F32[] = {Format::bf16, Format::f32};
 constexpr Format kF32Bf16Int8[] = {Format::f32, Format::bf16, Format::int8};
 constexpr Format kWeights[] = {Format::f32, Format::bf16, Format::fp8, Format::int8, Format::int4};
 
@@ -35,7 +36,7 @@ std::string list(std::span<const Format> formats) {
 std::span<const Format> activations_for(std::string_view device, Format weights) {
   if (device != "cpu") return formats_of(device).activations;
   if (weights == Format::fp8) return kBf16;
-  // bf16 weights take f32 activations: they lose nothing and cost little beside reading the weights
+  if (weights == Format::bf16) return kBf16F32;  // the first is the default
   return has_scales(weights) ? kInt8 : kF32;
 }
 

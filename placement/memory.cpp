@@ -31,7 +31,8 @@ std::uint64_t pages_per_sequence(const KvCachePolicy& kv) {
 Expected<std::uint64_t> slot_bytes(const ModelDesc& model, const Module& module, const SlotUse& use,
                                    const WeightChoice& weights) {
   const models::WeightSlot& slot = model.slots[use.slot];
-  const bool scaled = has_scales(weights.format) && use.role == SlotRole::matrix;
+  const bool matrix = use.role == SlotRole::matrix, scaled = matrix && has_scales(weights.format);
+  const bool panels = matrix && !weights.gpu && has_panels(weights.format, weights.activations);
   const Format format = use.role == SlotRole::vector                                ? Format::f32
                         : use.role == SlotRole::kv_b && has_scales(weights.format) ? weights.unrounded
                                                                                    : weights.format;
@@ -43,7 +44,7 @@ Expected<std::uint64_t> slot_bytes(const ModelDesc& model, const Module& module,
     if (uk && uv && *uk <= UINT64_MAX - *uv) bytes = *uk + *uv;
   } else {
     // paired panels have the size of plain ones
-    const Packing packing = !scaled ? Packing::row_major : weights.gpu ? Packing::gpu_rows : Packing::panel;
+    const Packing packing = panels ? Packing::panel : scaled ? Packing::gpu_rows : Packing::row_major;
     bytes = packed_bytes(format, packing, slot.batch, slot.rows, slot.columns, scaled ? weights.group : 0);
   }
   if (!bytes)
@@ -91,7 +92,7 @@ Expected<std::uint64_t> spare_expert_bytes(const ModelDesc& model, const std::ve
     const ModulePlacement& cold = modules[layer.module];
     std::uint64_t bytes = 0;
     for (const SlotUse& use : slots_of(module)) {
-      KTC_ASSIGN_OR_RETURN(const std::uint64_t bank, slot_bytes(model, module, use, {cold.weights, cold.group, cold.unrounded, false}));
+      KTC_ASSIGN_OR_RETURN(const std::uint64_t bank, slot_bytes(model, module, use, {cold.weights, cold.group, cold.unrounded, false, cold.activations}));
       bytes = plus(bytes, plus(bank / experts_of(module), 255) / 256 * 256);
     }
     largest = std::max(largest, bytes);
@@ -149,7 +150,8 @@ Expected<std::uint64_t> stream_bytes(const ModelDesc& model, const std::vector<M
     const auto* experts = std::get_if<models::ExpertsDesc>(&model.modules[i].attributes);
     if (experts == nullptr || modules[i].device != "cpu" || router != device || device == "cpu") continue;
     const std::uint32_t group = has_scales(modules[i].weights) ? modules[i].group : 0;
-    const auto stream = gpu_stream(modules[i].weights, group, experts->experts, model.hidden, experts->intermediate);
+    const Packing packing = has_panels(modules[i].weights, modules[i].activations) ? Packing::panel_paired : Packing::row_major;
+    const auto stream = gpu_stream(modules[i].weights, group, packing, experts->experts, model.hidden, experts->intermediate);
     if (!stream)
       return make_error(StatusCode::invalid_argument, {model.modules[i].name, "experts too large to stream", "", "a size below 2^57 bytes each",
                                                        "check config.json"});
@@ -193,14 +195,15 @@ Expected<std::vector<MemoryLine>> account(const ModelDesc& model, const std::vec
   for (const HotExperts& layer : hot) hot_of[layer.module] = &layer;
   std::vector<MemoryLine> lines;
   for (const std::string& device : devices_of(target)) {
-    std::map<std::tuple<std::uint32_t, Format, std::uint32_t>, bool> counted;  // slots that two modules share are packed once
+    std::map<std::tuple<std::uint32_t, Format, std::uint32_t, bool>, bool> counted;  // slots that two modules share are packed once
     for (std::size_t i = 0; i < model.modules.size(); ++i) {
       if (modules[i].device != device) continue;
       const Module& module = model.modules[i];
       std::uint64_t total = 0;
       for (const SlotUse& use : slots_of(module)) {
-        if (!counted.emplace(std::tuple(use.slot, modules[i].weights, modules[i].group), true).second) continue;
-        const WeightChoice choice{modules[i].weights, modules[i].group, modules[i].unrounded, device != "cpu"};
+        const bool panels = device == "cpu" && has_panels(modules[i].weights, modules[i].activations);
+        if (!counted.emplace(std::tuple(use.slot, modules[i].weights, modules[i].group, panels), true).second) continue;
+        const WeightChoice choice{modules[i].weights, modules[i].group, modules[i].unrounded, device != "cpu", modules[i].activations};
         KTC_ASSIGN_OR_RETURN(std::uint64_t bytes, slot_bytes(model, module, use, choice));
         total = plus(total, bytes);
       }

@@ -26,6 +26,7 @@ struct WeightChoice {
   std::uint32_t group = 0;
   Format unrounded = Format::bf16;  // ModulePlacement::unrounded
   bool gpu = false;                 // matrices with scales: gpu_rows instead of panels
+  Format activations = Format::f32;  // on a CPU they decide whether bf16 matrices are panels or rows (device_formats.h)
 };
 
 // Bytes of the packed weights of one module on its own. Errors: 64-bit overflow.

@@ -12,6 +12,7 @@
 #include "placement/memory.h"
 #include "placement/name_pattern.h"
 #include "placement/resolve.h"
+#include "placement/streaming.h"
 #include "runtime/base/units.h"
 
 namespace ktc::placement {
@@ -158,7 +159,8 @@ void note_embeddings(const ModelDesc& model, const Policy& policy, Placement* pl
     for (std::size_t j = 0; embedding && j < model.modules.size(); ++j) {
       const auto* head = std::get_if<models::HeadDesc>(&model.modules[j].attributes);
       const ModulePlacement& other = placement->modules[j];
-      if (head && head->weight == embedding->weight && other.device == placed.device && other.weights != placed.weights)
+      if (head && head->weight == embedding->weight && other.device == placed.device &&
+          (other.weights != placed.weights || has_panels(other.weights, other.activations)))
         note += fmt::format("; '{}' is tied to it and packed once more as {}", model.modules[j].name,
                             weights_text(other.weights, other.group));
     }
@@ -263,6 +265,7 @@ Expected<Placement> place(const ModelDesc& model, const Policy& policy, const Ta
     if (placement.kv_device.empty() && model.modules[i].cls == models::ModuleClass::Attention)
       placement.kv_device = placement.modules[i].device;
   }
+  share_tied_rows(model, policy, placement.modules);
   placement.counts = counts;
   if (counts.empty() && !policy.experts.counts.empty()) {
     auto rows = counts_of(model, policy.experts.counts);
@@ -286,6 +289,10 @@ Expected<Placement> place(const ModelDesc& model, const Policy& policy, const Ta
     KTC_RETURN_IF_ERROR(fit_hot_experts(model, policy, target, &placement));
   else if (!budget.ok())
     return budget;
+  if (policy.batch.stream_chunk > 0) {
+    KTC_ASSIGN_OR_RETURN(const CostModel cost, CostModel::create(model, placement.modules, policy, target, placement.counts));
+    KTC_ASSIGN_OR_RETURN(placement.stream, choose_streaming(cost, placement.hot, policy));
+  }
   return placement;
 }
 

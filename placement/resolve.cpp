@@ -65,8 +65,9 @@ Expected<ModulePlacement> resolve(const models::ModelDesc& model, const models::
   }
 
   placed.weights = native;
+  const bool looks_up = module.cls == models::ModuleClass::Embedding && spec.device == "cpu";
   if (keeps_rows(module, rule)) {  // its rule's activations are those of weights with scales
-    placed.activations = default_activations(spec.device, native);
+    placed.activations = looks_up ? Format::f32 : default_activations(spec.device, native);
     return placed;
   }
   if (spec.weights.stated() && spec.weights.word != "native") {
@@ -94,7 +95,20 @@ Expected<ModulePlacement> resolve(const models::ModelDesc& model, const models::
                          spec.device, (possible.size() > 1 ? "one of " : "") + list(possible));
     placed.activations = *format;
   }
+  if (looks_up) placed.activations = Format::f32;
   return placed;
+}
+
+void share_tied_rows(const models::ModelDesc& model, const Policy& policy, std::vector<ModulePlacement>& modules) {
+  const auto rows = [](const ModulePlacement& placed) { return placed.device == "cpu" && placed.weights == Format::bf16; };
+  for (std::size_t i = 0; i < model.modules.size(); ++i) {
+    const auto* head = std::get_if<models::HeadDesc>(&model.modules[i].attributes);
+    if (!head || !rows(modules[i]) || policy.rules[static_cast<std::size_t>(modules[i].rule)].place.activations.stated()) continue;
+    for (std::size_t j = 0; j < model.modules.size(); ++j) {
+      const auto* embedding = std::get_if<models::EmbeddingDesc>(&model.modules[j].attributes);
+      if (embedding && embedding->weight == head->weight && rows(modules[j])) modules[i].activations = Format::f32;
+    }
+  }
 }
 
 }  // namespace ktc::placement

@@ -7,6 +7,7 @@
 #include "compiler/passes/Symbols.h"
 #include "dialects/kt/KtWalk.h"
 #include "placement/device_formats.h"
+#include "placement/streaming.h"
 #include "placement/for_target.h"
 
 namespace ktc::compiler {
@@ -89,6 +90,7 @@ class Placer {
                                                       defer.scope == placement::DeferScope::all,
                                                       placement::to_string(defer.position)));
     }
+    if (const placement::StreamChoice& stream = placement_.stream; stream.from != 0 || !stream.points.empty()) writeStream(stream);
     for (auto cache : module_.getOps<kt::CacheOp>()) {
       cache.setDevice(placement_.kv_device);
       cache.setFormat(to_string(policy_.kv_cache.dtype));
@@ -99,6 +101,22 @@ class Placer {
   unsigned copies() const { return copies_; }
 
  private:
+  // What kt-stream-experts will do: from how many tokens on, with the figures that say why, and on the banks what the CPU shares.
+  void writeStream(const placement::StreamChoice& stream) {
+    const std::string why = placement::describe(stream);
+    module_->setAttr(kt::kStream, kt::StreamAttr::get(module_.getContext(), stream.from, why, placement::to_string(policy_.batch.position)));
+    forEachStep(module_, [&](kt::StepOpInterface step) {
+      auto experts = llvm::dyn_cast<kt::ExpertsOp>(step.getOperation());
+      if (!experts) return;
+      for (const auto& [module, s] : stream.shares) {
+        if (step.getModule().getName() != model_.modules[module].name) continue;
+        auto bank = symbols_.lookup<kt::ExpertBankOp>(experts.getBank());
+        bank.setShareAttr(kt::ShareAttr::get(module_.getContext(), s.ahead_ns, s.ahead_row_ns, s.copy_ns, s.gpu_ns, s.gpu_row_ns,
+                                             s.cpu_ns, s.cpu_row_ns, s.values_ns, s.values_row_ns));
+      }
+    });
+  }
+
   // What kt-split-experts will do, written on the banks of the layer's experts.
   void markHot(const placement::HotExperts& hot) {
     llvm::SmallVector<int32_t> ids(hot.ids.begin(), hot.ids.end());
@@ -145,16 +163,15 @@ class Placer {
     replacer.replaceElementsIn(step, /*replaceAttrs=*/true, /*replaceLocs=*/false, /*replaceTypes=*/false);
   }
 
-  // Weights with scales are for products with a matrix. What else a module does takes f32: norms, rope, scores. The per-head
-  // matrices of latent attention are multiplied in that arithmetic, so they are not rounded (docs/policy.md).
+  // Weights with scales are for products with a matrix, as is whatever a CPU has in panels. What else a module does takes f32: norms,
+  // rope, scores. The per-head matrices of latent attention are multiplied in that arithmetic, so they are not rounded
+  // (docs/policy.md).
   static ModulePlacement forStep(kt::StepOpInterface step, ModulePlacement placed) {
-    if (!placement::has_scales(placed.weights) ||
-        llvm::isa<kt::LinearOp, kt::LmHeadOp, kt::MlpOp, kt::ExpertsOp>(step.getOperation())) {
-      return placed;
-    }
-    placed.weights = placed.unrounded;
-    placed.activations = Format::f32;
-    placed.group = 0;
+    if (llvm::isa<kt::LinearOp, kt::LmHeadOp, kt::MlpOp, kt::ExpertsOp>(step.getOperation())) return placed;
+    const bool scales = placement::has_scales(placed.weights);
+    if (scales) placed.weights = placed.unrounded;
+    if (scales || placed.device == "cpu") placed.activations = Format::f32;
+    if (scales) placed.group = 0;
     return placed;
   }
 
@@ -168,8 +185,10 @@ class Placer {
     auto weight = llvm::cast<kt::WeightOp>(op);
     const Format format = weight.isVector() ? Format::f32 : placed.weights;
     const std::string word(to_string(format));
+    const Packing packing = packingOf(placed, format);
+    const std::string packed(to_string(packing));
     if (!weight.getDeviceAttr()) setPlace(weight, placed, format);
-    if (*weight.getDevice() == placed.device && *weight.getFormat() == word &&
+    if (*weight.getDevice() == placed.device && *weight.getFormat() == word && *weight.getPacking() == packed &&
         weight.getGroup().value_or(0) == groupOf(placed, format)) {
       return ref;
     }
@@ -178,6 +197,7 @@ class Placer {
     if (*weight.getDevice() != placed.device) name += placed.device + "-";
     name += word;
     if (groupOf(placed, format) != 0) name += "-" + std::to_string(placed.group);
+    if (packing == Packing::panel && !placement::has_scales(format)) name += "-panel";
     if (!symbols_.lookup(name)) {
       auto copy = llvm::cast<kt::WeightOp>(weight->clone());
       copy.setSymName(name);
@@ -192,9 +212,7 @@ class Placer {
   void setPlace(Op op, const ModulePlacement& placed, Format format) {
     op.setDevice(placed.device);
     op.setFormat(to_string(format));
-    op.setPacking(to_string(!placement::has_scales(format)  ? Packing::row_major
-                            : placed.device == "cpu" ? Packing::panel
-                                                     : Packing::gpu_rows));
+    op.setPacking(to_string(packingOf(placed, format)));
     mlir::IntegerType number = mlir::IntegerType::get(op.getContext(), 64);
     if (const std::uint32_t group = groupOf(placed, format)) {
       op.setGroupAttr(mlir::IntegerAttr::get(number, group));
@@ -202,6 +220,12 @@ class Placer {
       op.removeGroupAttr();
     }
     addRule(op, placed);
+  }
+
+  // kt-tile-cpu makes some panels paired ones.
+  static Packing packingOf(const ModulePlacement& placed, Format format) {
+    if (placed.device != "cpu") return placement::has_scales(format) ? Packing::gpu_rows : Packing::row_major;
+    return placement::has_panels(format, placed.activations) ? Packing::panel : Packing::row_major;
   }
 
   static std::uint32_t groupOf(const ModulePlacement& placed, Format format) {
@@ -225,8 +249,8 @@ class Placer {
 
 struct Place : impl::PlaceBase<Place> {
   using PlaceBase::PlaceBase;
-  Place(const Policy& policy, const Target& target, Status& status)
-      : policyObject(&policy), targetObject(&target), statusSink(&status) {}
+  Place(const Policy& policy, const Target& target, Status& status, PlacedModel already)
+      : policyObject(&policy), targetObject(&target), placed(already), statusSink(&status) {}
 
   void runOnOperation() override {
     Status status = run();
@@ -254,8 +278,13 @@ struct Place : impl::PlaceBase<Place> {
     }
     const Target& on = targetObject ? *targetObject : readTarget;
     const Policy with = placement::for_target(policyObject ? *policyObject : readPolicy, on);
+    if (placed.placement) return write(*placed.model, with, *placed.placement);
     KTC_ASSIGN_OR_RETURN(models::ModelDesc model, modelFromIr(getOperation()));
     KTC_ASSIGN_OR_RETURN(placement::Placement placement, placement::place(model, with, on));
+    return write(model, with, placement);
+  }
+
+  Status write(const models::ModelDesc& model, const Policy& with, const placement::Placement& placement) {
     KTC_RETURN_IF_ERROR(checkServed(model, with));
     KTC_RETURN_IF_ERROR(checkMoving(model, with, placement));
     Placer placer(getOperation(), model, with, placement);
@@ -266,13 +295,14 @@ struct Place : impl::PlaceBase<Place> {
 
   const Policy* policyObject = nullptr;
   const Target* targetObject = nullptr;
+  PlacedModel placed;
   Status* statusSink = nullptr;
 };
 
 }  // namespace
 
-std::unique_ptr<mlir::Pass> createPlace(const Policy& policy, const Target& target, Status& status) {
-  return std::make_unique<Place>(policy, target, status);
+std::unique_ptr<mlir::Pass> createPlace(const Policy& policy, const Target& target, Status& status, PlacedModel placed) {
+  return std::make_unique<Place>(policy, target, status, placed);
 }
 
 }  // namespace ktc::compiler

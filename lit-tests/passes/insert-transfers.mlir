@@ -10,7 +10,7 @@
 
 // REMARKS: remark: [Passed] Transfer | Category:kt-insert-transfers | Remark="extend[8]: for l0.experts from cuda:0 to cpu", values=3
 // REMARKS: remark: [Passed] Transfer | Category:kt-insert-transfers | Remark="extend[8]: for l0.experts.add from cpu to cuda:0", values=1
-// REMARKS: remark: [Passed] HandOff | Category:kt-insert-transfers | Remark="decode[2]: l0.experts by a record of f32", record=0
+// REMARKS: remark: [Passed] HandOff | Category:kt-insert-transfers | Remark="decode[2]: l0.experts by a record of bf16", record=0
 // REMARKS: remark: [Analysis] Counts | Category:kt-insert-transfers | records=3, transfers=6
 
 // In extend by copies.
@@ -26,9 +26,9 @@
 // CHECK: kt.entry @"decode[2]"
 // CHECK-NOT: kt.transfer
 // CHECK: %[[E:.*]], %[[W:.*]] = kt.route softmax_topk %[[Y:[^ ]*]]
-// CHECK-NEXT: %[[X:.*]], %[[I:.*]], %[[V:.*]] = kt.submit %[[Y]], %[[E]], %[[W]] record 0 as "f32" slots [-1, 0, 1, 2] of <RoutedExperts "l0.experts" layer 0> {place = #kt.place<"cuda:0"
+// CHECK-NEXT: %[[X:.*]], %[[I:.*]], %[[V:.*]] = kt.submit %[[Y]], %[[E]], %[[W]] record 0 as "bf16" slots [-1, 0, 1, 2] of <RoutedExperts "l0.experts" layer 0> {place = #kt.place<"cuda:0"
 // CHECK-NEXT: %[[Z:.*]] = kt.experts swiglu %[[X]], %[[I]], %[[V]] @l0.experts slots
-// CHECK: %[[R:.*]] = kt.await %[[Z]] record 0 as "f32" skip_empty of
+// CHECK: %[[R:.*]] = kt.await %[[Z]] record 0 as "bf16" skip_empty of
 // CHECK-NEXT: kt.add %{{.*}}, %[[R]], %
 // CHECK: kt.submit {{.*}} record 1 as
 // CHECK: kt.await {{.*}} record 1 as
@@ -39,15 +39,15 @@
 // Late experts arrive in a layer that has none on the CPU: a record without pairs takes them along. A step with late experts
 // waits always: the record may be empty, and what came late not.
 // BETWEEN: kt.entry @"decode[2]"
-// BETWEEN: %[[X:.*]], %[[I:.*]], %[[V:.*]] = kt.submit %[[Y:.*]], %[[E:.*]], %[[W:.*]] record 0 as "f32" of
+// BETWEEN: %[[X:.*]], %[[I:.*]], %[[V:.*]] = kt.submit %[[Y:.*]], %[[E:.*]], %[[W:.*]] record 0 as "bf16" of
 // BETWEEN-NEXT: %[[Z:.*]] = kt.experts swiglu %[[X]], %[[I]], %[[V]] deferred %deferred @l0.experts late <count = 1, part = in_time>
 // BETWEEN-NEXT: %[[L:.*]] = kt.experts swiglu %[[X]], %[[I]], %[[V]] deferred %deferred @l0.experts late <count = 1, part = late>
-// BETWEEN: kt.await %[[Z]] record 0 as "f32" of
-// BETWEEN: kt.submit %[[Y]], %[[E]], %[[W]] record 1 as "f32" slots [-1, -1, -1, -1] of
-// BETWEEN-NEXT: %[[A:.*]] = kt.await %[[L]] record 1 as "f32" of
+// BETWEEN: kt.await %[[Z]] record 0 as "bf16" of
+// BETWEEN: kt.submit %[[Y]], %[[E]], %[[W]] record 1 as "bf16" slots [-1, -1, -1, -1] of
+// BETWEEN-NEXT: %[[A:.*]] = kt.await %[[L]] record 1 as "bf16" of
 // BETWEEN: kt.add {{.*}}, %[[A]] of <RoutedExperts "l1.experts" layer 1>
 // BETWEEN: kt.submit {{.*}} record 2
-// BETWEEN: kt.await {{.*}} record 2 as "f32" skip_empty
+// BETWEEN: kt.await {{.*}} record 2 as "bf16" skip_empty
 
 // What has nothing to do with experts is copied, once for all its users; arguments are written where they are read.
 // HERE: kt.entry @d decode

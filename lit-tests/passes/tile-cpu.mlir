@@ -12,6 +12,9 @@
 // RUN: not ktc-opt %t.optimised --kt-tile-cpu=target=%S/missing.yaml 2>&1 | FileCheck %s --check-prefix=NOFILE
 // The whole pipeline: scratch for codes, scales and tiles is in the plan's account.
 // RUN: ktc-opt %S/../Inputs/mla.mlir --kt-pipeline="policy=%S/../Inputs/int4.yaml target=%source/placement/targets/emerald-rapids-16-cores-h200.yaml chunk=32" --mlir-print-local-scope | FileCheck %s --check-prefix=LATENT
+// bf16 is panels as well, which have no scales; a tied head reads the rows of the embedding. In exact mode all is rows.
+// RUN: ktc-opt %S/../Inputs/gqa.mlir --kt-pipeline="to=tiled policy=%source/placement/policies/cpu.yaml target=%source/placement/targets/emerald-rapids-16-cores-h200.yaml chunk=8" --mlir-print-local-scope | FileCheck %s --check-prefix=BF16
+// RUN: ktc-opt %S/../Inputs/gqa.mlir --kt-pipeline="to=tiled policy=%source/placement/policies/exact.yaml target=%source/placement/targets/emerald-rapids-16-cores-h200.yaml chunk=8" --mlir-print-local-scope | FileCheck %s --check-prefix=ROWS
 
 // The tied embedding stays in rows, the head gets panels.
 // CHECK: kt.weight @embed.weight {{.*}} on "cpu" as "bf16" packed "row_major"{{$}}
@@ -33,3 +36,16 @@
 // LATENT: kt.weight @l0.attn.kv_b.w_uv {{.*}} as "bf16" packed "row_major"
 // LATENT: kt.linear {{.*}} activations = "int8">, tile = {{.*}} workspace = {{[0-9]+}} : i64}
 // LATENT: kt.mla {{.*}} place = #kt.place<"cpu", weights = "bf16", activations = "f32">
+
+// BF16: kt.weight @embed.weight {{.*}} on "cpu" as "bf16" packed "row_major"{{$}}
+// BF16-NOT: @"embed.weight-
+// BF16: kt.weight @l0.attn.q.k.v {{.*}} on "cpu" as "bf16" packed "panel"{{$}}
+// BF16: kt.weight @l0.gate.weight {{.*}} on "cpu" as "bf16" packed "row_major"{{$}}
+// BF16: kt.expert_bank @l0.experts {{.*}} on "cpu" as "bf16" packed "panel_paired"{{$}}
+// BF16: kt.embed {{.*}} {place = #kt.place<"cpu", weights = "bf16", activations = "f32">}
+// BF16: kt.linear {{.*}} @l0.attn.q.k.v {{.*}} {place = #kt.place<"cpu", weights = "bf16", activations = "bf16">, tile = #kt.tile<x = 0, rows = 4>}
+// BF16: kt.gqa {{.*}} place = #kt.place<"cpu", weights = "bf16", activations = "f32">
+// BF16: kt.experts {{.*}} tile = #kt.tile<x = 0, rows = 4>}
+// BF16: kt.lm_head {{.*}} @embed.weight of {{.*}} {place = #kt.place<"cpu", weights = "bf16", activations = "f32">}
+// ROWS-NOT: "panel
+// ROWS-NOT: tile =

@@ -22,11 +22,14 @@ gpu::Weight packed(const weights::WeightView& view) {
   return w;
 }
 
-// As kernels read it: rows stay, panels become gpu_rows of the same codes and scales.
+// As kernels read it: rows stay, panels become rows of the same values, or gpu_rows of the same codes and scales.
 gpu::Weight unpacked(gpu::Weight w) {
   if (w.packing == Packing::row_major) return w;
-  w.packing = Packing::gpu_rows;
-  if (const auto layout = gpu_rows_layout(w.format, w.group, w.rows, w.columns)) {
+  w.packing = unpacked_packing(w.format);
+  if (w.packing == Packing::row_major) {
+    w.row_bytes = packed_row_bytes(w.format, w.packing, w.columns);
+    w.matrix_bytes = w.row_bytes * w.rows;
+  } else if (const auto layout = gpu_rows_layout(w.format, w.group, w.rows, w.columns)) {
     w.row_bytes = layout->row_bytes;
     w.matrix_bytes = layout->matrix_bytes;
   }
@@ -106,7 +109,7 @@ Expected<Streamer> Streamer::open(device::Device& device, const GpuStreamAreas& 
 }
 
 Status Streamer::begin(device::Device& device, const std::vector<StreamStep>& steps, const std::vector<StreamPiece>& pieces,
-                       TraceRecorder* trace, std::uint32_t index) {
+                       TraceRecorder* trace, std::uint32_t index, const Counts& counts) {
   device_ = &device;
   steps_ = &steps;
   pieces_ = &pieces;
@@ -114,6 +117,9 @@ Status Streamer::begin(device::Device& device, const std::vector<StreamStep>& st
   index_ = index;
   next_ = 0;
   loaded_ = freed_count_ = 0;
+  decided_ = 0;
+  begun_ = 0;
+  counts_ = counts;
   return look_ahead();
 }
 
@@ -121,10 +127,18 @@ Status Streamer::look_ahead() {
   for (; next_ < pieces_->size(); ++next_) {
     const StreamPiece& piece = (*pieces_)[next_];
     if (!piece.loads) continue;
-    if (loaded_ - freed_count_ == 2) break;
+    if (loaded_ - freed_count_ == 2 || known(piece) == 0) break;
     KTC_RETURN_IF_ERROR(load(piece).with_context((*steps_)[piece.step].name));
   }
   return {};
+}
+
+// How many matrices of the piece may be copied now: all, but for a step that is not decided.
+std::uint32_t Streamer::known(const StreamPiece& piece) const {
+  const StreamStep& step = (*steps_)[piece.step];
+  if (!step.shared || piece.step < decided_) return piece.count;
+  const std::uint32_t ahead = matrices_ahead(step.shared->rates, step.matrices, step.of_rows ? counts_.rows : counts_.tokens);
+  return std::min(piece.count, ahead > piece.first ? ahead - piece.first : 0);
 }
 
 Status Streamer::load(const StreamPiece& piece) {
@@ -133,12 +147,49 @@ Status Streamer::load(const StreamPiece& piece) {
   const std::uint64_t area = loaded_++ % 2;
   if (used_[area]) KTC_RETURN_IF_ERROR(copies.wait_for(*freed_[area]));
   if (trace_ != nullptr) KTC_RETURN_IF_ERROR(trace_->begin(copies, index_, step.name, Track::copy));
-  std::byte* to = block_.data() + area * staging_;
-  const std::uint64_t gate_up = step.packed_gate_up.matrix_bytes, down = step.packed_down.matrix_bytes;
-  KTC_RETURN_IF_ERROR(copies.copy_to_device(to, step.gate_up + piece.first * gate_up, piece.count * gate_up));
-  KTC_RETURN_IF_ERROR(copies.copy_to_device(to + align256(step.group * gate_up), step.down + piece.first * down, piece.count * down));
+  const std::uint32_t now = known(piece);
+  KTC_RETURN_IF_ERROR(load_matrices(piece, area, 0, now));
+  if (trace_ != nullptr) KTC_RETURN_IF_ERROR(trace_->end(copies, Track::copy));
+  if (now == piece.count) return copies.record(*copied_[area]);
+  begun_ = next_ + 1;
+  ahead_ = now;
+  return {};
+}
+
+// Of the piece that was begun, which is the last one.
+Status Streamer::load_rest(const StreamStep& step) {
+  if (begun_ == 0) return {};
+  const StreamPiece& piece = (*pieces_)[begun_ - 1];
+  begun_ = 0;
+  device::Stream& copies = device_->copies();
+  const std::uint64_t area = (loaded_ - 1) % 2;
+  if (trace_ != nullptr) KTC_RETURN_IF_ERROR(trace_->begin(copies, index_, step.name, Track::copy));
+  KTC_RETURN_IF_ERROR(load_matrices(piece, area, ahead_, piece.count));
   if (trace_ != nullptr) KTC_RETURN_IF_ERROR(trace_->end(copies, Track::copy));
   return copies.record(*copied_[area]);
+}
+
+// Neighbours go in one copy.
+Status Streamer::load_matrices(const StreamPiece& piece, std::uint64_t area, std::uint32_t from, std::uint32_t to) {
+  const StreamStep& step = (*steps_)[piece.step];
+  device::Stream& copies = device_->copies();
+  std::byte* const at = block_.data() + area * staging_;
+  const std::uint64_t gate_up = step.packed_gate_up.matrix_bytes, down = step.packed_down.matrix_bytes;
+  const SharedExpertsStep* shared = step.shared && piece.step < decided_ ? &*step.shared : nullptr;
+  const auto needed = [&](std::uint32_t m) {
+    return shared == nullptr || (shared->on_cpu[piece.first + m] == 0 && shared->chosen[piece.first + m] != 0);
+  };
+  for (std::uint32_t m = from; m < to;) {
+    std::uint32_t end = m;
+    while (end < to && needed(end)) ++end;
+    if (const std::uint64_t n = end - m; n != 0) {
+      const std::uint64_t first = piece.first + m;
+      KTC_RETURN_IF_ERROR(copies.copy_to_device(at + m * gate_up, step.gate_up + first * gate_up, n * gate_up));
+      KTC_RETURN_IF_ERROR(copies.copy_to_device(at + align256(step.group * gate_up) + m * down, step.down + first * down, n * down));
+    }
+    m = end + 1;
+  }
+  return {};
 }
 
 // The oldest area that is filled was read by what the stream for computing was told so far.
@@ -152,6 +203,12 @@ Status Streamer::release() {
 Status Streamer::run(const StreamStep& step, const Counts& counts) {
   device::Stream& compute = device_->compute();
   std::byte* const rows = block_.data() + 2 * staging_;
+  const bool decides = step.shared && step.shared->decides(step.of_rows ? counts.rows : counts.tokens);
+  if (step.shared) {
+    decided_ = (*pieces_)[step.first_piece].step + 1;
+    KTC_RETURN_IF_ERROR(load_rest(step));
+    KTC_RETURN_IF_ERROR(look_ahead());
+  }
   for (std::uint32_t p = 0; p < step.pieces; ++p) {
     const StreamPiece& piece = (*pieces_)[step.first_piece + p];
     const std::uint64_t area = freed_count_ % 2;
@@ -173,6 +230,7 @@ Status Streamer::run(const StreamStep& step, const Counts& counts) {
     }
     gpu::ExpertsArgs args = step.args;
     args.rows = step.of_rows ? counts.rows : counts.tokens;
+    if (decides) args.filter.slots = step.shared->gpu_slots;
     args.gate_up = at(args.gate_up, gate_up, piece.count);
     args.down = at(args.down, down, piece.count);
     args.first = piece.first;

@@ -60,7 +60,7 @@ Status check_recordable(const std::vector<Program>& programs) {
       if (std::visit(HasPanels(), program.steps[i]))
         return make_error(StatusCode::unsupported,
                           {"second moments", "step '" + program.names[i] + "' rounds its left operands",
-                           "weights with scales", "f32 or bf16", "compile with placement/policies/exact.yaml and record with that"});
+                           "weights in panels", "weights in rows, which take f32 activations", "compile with placement/policies/exact.yaml and record with that"});
   return {};
 }
 

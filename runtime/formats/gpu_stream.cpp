@@ -14,12 +14,12 @@ constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 59;  // of a group: sum
 std::uint64_t GpuStream::staging() const { return align256(group * gate_up) + align256(group * down); }
 std::uint64_t GpuStream::unpacked() const { return align256(group * gate_up_rows) + align256(group * down_rows); }
 
-std::optional<GpuStream> gpu_stream(Format format, std::uint32_t group, std::uint64_t matrices, std::uint64_t hidden,
+std::optional<GpuStream> gpu_stream(Format format, std::uint32_t group, Packing packing, std::uint64_t matrices, std::uint64_t hidden,
                                     std::uint64_t intermediate, std::uint64_t at_once) {
   if (matrices == 0 || intermediate > UINT64_MAX / 2) return std::nullopt;
-  const bool rows = takes_packing(format, Packing::row_major);
-  const auto bytes = [&](Packing packing, std::uint64_t features, std::uint64_t columns) {
-    return packed_bytes(format, packing, 1, features, columns, group);
+  const bool rows = packing == Packing::row_major;
+  const auto bytes = [&](Packing as, std::uint64_t features, std::uint64_t columns) {
+    return packed_bytes(format, as, 1, features, columns, group);
   };
   const auto gate_up = bytes(rows ? Packing::row_major : Packing::panel_paired, 2 * intermediate, hidden);
   const auto down = bytes(rows ? Packing::row_major : Packing::panel, hidden, intermediate);
@@ -28,7 +28,8 @@ std::optional<GpuStream> gpu_stream(Format format, std::uint32_t group, std::uin
   stream.gate_up = *gate_up;
   stream.down = *down;
   if (!rows) {
-    const auto gate_up_rows = bytes(Packing::gpu_rows, 2 * intermediate, hidden), down_rows = bytes(Packing::gpu_rows, hidden, intermediate);
+    const Packing to = unpacked_packing(format);
+    const auto gate_up_rows = bytes(to, 2 * intermediate, hidden), down_rows = bytes(to, hidden, intermediate);
     if (!gate_up_rows || !down_rows || *gate_up_rows > kMostBytes / 4 || *down_rows > kMostBytes / 4) return std::nullopt;
     stream.gate_up_rows = *gate_up_rows;
     stream.down_rows = *down_rows;

@@ -122,9 +122,9 @@ bool StepCheck::panels(std::initializer_list<Panels> weights, std::uint16_t x_gr
     check(h_granule == 0, "h_granule", number(std::uint64_t{h_granule}), "0 on a cuda device");
     check(tile_rows == 0, "tile_rows", number(std::uint64_t{tile_rows}), "0 on a cuda device");
     const auto format = static_cast<Format>(weights.begin()->weight->format);
+    const bool rows = static_cast<Packing>(weights.begin()->weight->packing) == Packing::row_major;
     for (const Panels& one : weights) {
-      if (streamed && !takes_packing(static_cast<Format>(one.weight->format), Packing::row_major))
-        packed_as(one.field, one.weight, one.paired ? Packing::panel_paired : Packing::panel);
+      if (streamed) packed_as(one.field, one.weight, rows ? Packing::row_major : one.paired ? Packing::panel_paired : Packing::panel);
       check(static_cast<Format>(one.weight->format) == format, fmt::format("format of {} {}", one.field, shown(one.weight->name)),
             std::string(to_string(static_cast<Format>(one.weight->format))),
             fmt::format("that of {}, {}", weights.begin()->field, to_string(format)));

@@ -13,13 +13,15 @@ namespace ktc::plan {
 using namespace planfb;
 
 std::uint64_t features_of(const PlanT& plan) {
-  bool hybrid = false;
+  bool hybrid = false, shared = false;
   for (const auto& device : plan.devices) hybrid = hybrid || device->kind == DeviceKind::cuda;
   for (const auto& entry : plan.entries)
     for (const auto& step : entry->steps)
-      if (const ExpertsOpT* op = step->op.AsExpertsOp())
+      if (const ExpertsOpT* op = step->op.AsExpertsOp()) {
         hybrid = hybrid || !op->slots.empty() || op->late != 0 || op->part != ExpertsPart::all;
-  return hybrid ? static_cast<std::uint64_t>(Feature::hybrid) : 0;
+        shared = shared || op->share != nullptr;
+      }
+  return (hybrid ? static_cast<std::uint64_t>(Feature::hybrid) : 0) | (shared ? static_cast<std::uint64_t>(Feature::shared_experts) : 0);
 }
 
 std::uint64_t step_block_bytes(const PlanT& plan) {
@@ -39,8 +41,8 @@ GpuStreamAreas stream_areas(const PlanT& plan, std::uint32_t device) {
       const ExpertsOpT* op = step->op.AsExpertsOp();
       if (op == nullptr || !op->stream || step->device != device) continue;
       const WeightT& down = *plan.weights[op->w_down];
-      if (const auto stream = gpu_stream(static_cast<Format>(down.format), down.group, down.batch, down.rows, down.columns,
-                                         op->stream_group))
+      if (const auto stream = gpu_stream(static_cast<Format>(down.format), down.group, static_cast<Packing>(down.packing), down.batch,
+                                         down.rows, down.columns, op->stream_group))
         areas.add(*stream);
     }
   return areas;

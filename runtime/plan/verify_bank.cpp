@@ -125,7 +125,10 @@ Status verify_bank(const EntrySite& site, std::size_t index) {
   c.weight_is("w_down", down, matrices, hidden, intermediate);
   check_slots(c, op, matrices);
   if (c.ok() && op.stream)
-    c.check(gpu_stream(static_cast<Format>(down->format), down->group, matrices, hidden, intermediate, op.stream_group).has_value(), "stream_group",
+    c.check(gpu_stream(static_cast<Format>(down->format), down->group, static_cast<Packing>(down->packing), matrices, hidden, intermediate,
+                       op.stream_group)
+                .has_value(),
+            "stream_group",
             number(std::uint64_t{op.stream_group}), fmt::format("at most the bank's {}, of less than 2^59 bytes", matrices));
   if (!c.ok()) return c.take();
   const bool panels = c.panels({{"w_gate_up", gate_up, true}, {"w_down", down, false}}, op.x_granule, op.h_granule, op.tile_rows,

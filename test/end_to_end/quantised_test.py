@@ -214,7 +214,7 @@ class Quantised(unittest.TestCase):
             self.assertLess(w["error"], p["error"] * 1.1)
         done = ktc_run("--perplexity", ids, "--record-moments", self.path("x.safetensors"), plan=self.path("alike.ktp"))
         self.assertEqual(done.returncode, 1)
-        self.assertRegex(done.stderr, r"rounds its left operands: found weights with scales, expected f32 or bf16; compile with")
+        self.assertRegex(done.stderr, r"rounds its left operands: found weights in panels, expected weights in rows, which take f32 activations; compile with")
         done = run_ktc("--policy", policy, "-o", self.path("x.ktp"), "--moments", Setting.reference("reference.safetensors"))
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stderr, r"second moments: found .*, expected F32 of 1 dimension; record them with ktc-run")

@@ -47,6 +47,9 @@ TEST(HybridTest, AGpuTakesEveryWeightFormatWithF32OrBf16Activations) {
     EXPECT_TRUE(takes(formats_of("cuda:0").weights, format));
     EXPECT_EQ(default_activations("cuda:0", format), format == Format::f32 ? Format::f32 : Format::bf16);
     EXPECT_TRUE(takes(activations_for("cuda:0", format), Format::f32)) << "exact mode";
+    EXPECT_EQ(takes(activations_for("cpu", format), Format::f32), !has_scales(format)) << "exact mode";
+    EXPECT_TRUE(has_panels(format, default_activations("cpu", format)) || format == Format::f32);
+    EXPECT_EQ(has_panels(format, Format::f32), has_scales(format)) << "rows in exact mode";
   }
   EXPECT_FALSE(takes(formats_of("cuda:0").activations, Format::int8));
   EXPECT_FALSE(takes(formats_of("cuda:0").caches, Format::int8));

@@ -34,9 +34,10 @@ std::uint64_t bytes_of(const Placement& placement, const std::string& device, co
 }
 
 constexpr char kAllCpu[] = "  - {match: {class: \"*\"}, place: {device: cpu}}\n";
+constexpr char kAllRows[] = "  - {match: {class: \"*\"}, place: {device: cpu, activations: f32}}\n";
 
 TEST(MemoryTest, WeightsOfEveryModuleAreExact) {
-  const Placement placed = place_text(build_model({.layers = 1, .shared_expert = true, .router_bias = true}), kAllCpu);
+  const Placement placed = place_text(build_model({.layers = 1, .shared_expert = true, .router_bias = true}), kAllRows);
   auto weights = [&](const char* name) { return bytes_of(placed, "cpu", "weights", name); };
   // rows of 64 bf16 columns are 128 bytes
   EXPECT_EQ(weights("model.embed_tokens"), 256u * 128);
@@ -52,7 +53,7 @@ TEST(MemoryTest, WeightsOfEveryModuleAreExact) {
 }
 
 TEST(MemoryTest, MlaCountsTheTwoHalvesOfKvB) {
-  const Placement placed = place_text(build_model({.layers = 1, .mla = true}), kAllCpu);
+  const Placement placed = place_text(build_model({.layers = 1, .mla = true}), kAllRows);
   const std::uint64_t q_a = 40 * 128 + 192, q_b = 4 * 48 * 128;  // rows of 40 columns are padded from 80 to 128 bytes
   const std::uint64_t kv_a = 64 * 128 + 192;                     // latent 48 and rope 16; norm of 48 f32
   const std::uint64_t w_uk = 4 * 48 * 64, w_uv = 4 * 24 * 128;   // rows of 32 and of 48 columns
@@ -86,16 +87,27 @@ TEST(MemoryTest, PanelsAndGroupsAreExact) {
   EXPECT_EQ(weights("weights: int8", "model.embed_tokens"), 256u * 128) << "rows, for the lookup";
   EXPECT_EQ(weights("weights: int8", "lm_head"), 8u * int8) << "panels, for the product";
   EXPECT_EQ(weights("weights: int8", "model.layers.0.mlp.gate"), 8u * 128);
+  // bf16 has no head
+  EXPECT_EQ(weights("weights: bf16", "model.layers.0.mlp.experts"), 8u * (2 + 2) * 4096);
+  EXPECT_EQ(weights("weights: bf16", "model.layers.0.self_attn"), 6u * 4096 + 2 * 64);
+  EXPECT_EQ(weights("weights: bf16", "model.embed_tokens"), 256u * 128);
+  EXPECT_EQ(weights("weights: bf16", "lm_head"), 0u) << "the rows of the embedding";
+  EXPECT_EQ(weights("weights: bf16, activations: bf16", "lm_head"), 8u * 4096) << "as the policy says";
+  EXPECT_EQ(weights("weights: bf16", "model.layers.0.mlp.gate"), 8u * 128);
 }
 
 TEST(MemoryTest, LatentAttentionKeepsItsPerHeadMatrices) {
-  const std::string rules = "  - {match: {class: \"*\"}, place: {device: cpu, weights: int8}}\n";
-  const Placement placed = place_text(build_model({.layers = 1, .mla = true}), rules);
-  const std::uint64_t panel = 128 + 32 * 64, panel_96 = 128 + 32 * 128;  // o has 96 columns, padded to 128
-  const std::uint64_t products = 2 * panel /* q_a [40, 64] */ + 6 * panel /* q_b [192, 40] */ + 2 * panel /* kv_a [64, 64] */ +
-                                 2 * panel_96 /* o [64, 96] */;
-  const std::uint64_t kept = 4 * 48 * 64 + 4 * 24 * 128 + 2 * 192;  // W_UK, W_UV, two norms
-  EXPECT_EQ(bytes_of(placed, "cpu", "weights", "model.layers.0.self_attn"), products + kept);
+  const auto attention = [](const std::string& weights) {
+    const std::string rules = "  - {match: {class: \"*\"}, place: {device: cpu, weights: " + weights + "}}\n";
+    return bytes_of(place_text(build_model({.layers = 1, .mla = true}), rules), "cpu", "weights", "model.layers.0.self_attn");
+  };
+  const auto expected = [](std::uint64_t panel, std::uint64_t panel_96) {  // o has 96 columns, padded to 128
+    const std::uint64_t products = 2 * panel /* q_a [40, 64] */ + 6 * panel /* q_b [192, 40] */ + 2 * panel /* kv_a [64, 64] */ +
+                                   2 * panel_96 /* o [64, 96] */;
+    return products + 4 * 48 * 64 + 4 * 24 * 128 + 2 * 192;  // W_UK, W_UV, two norms
+  };
+  EXPECT_EQ(attention("int8"), expected(128 + 32 * 64, 128 + 32 * 128));
+  EXPECT_EQ(attention("bf16"), expected(32 * 128, 32 * 256));
 }
 
 TEST(MemoryTest, ATiedHeadCountsOnceOnEachDevice) {

@@ -150,7 +150,22 @@ TEST(PlaceTest, ActivationsDefaultToWhatTheDeviceHas) {
                                                rule("{class: DenseMlp}", "{device: cpu, activations: f32}") + kRest);
   EXPECT_EQ(placed.modules[module_named(model, "model.layers.0.self_attn")].activations, Format::bf16);
   EXPECT_EQ(placed.modules[module_named(model, "lm_head")].activations, Format::f32);
-  EXPECT_EQ(placed.modules[module_named(model, "model.layers.0.mlp.experts")].activations, Format::f32);
+  EXPECT_EQ(placed.modules[module_named(model, "model.layers.0.mlp.experts")].activations, Format::bf16);
+  EXPECT_EQ(placed.modules[module_named(model, "model.embed_tokens")].activations, Format::f32) << "a lookup";
+  const Placement exact = place_ok(model, rule("{class: \"*\"}", "{device: cpu, activations: f32}"));
+  for (const ModulePlacement& module : exact.modules) EXPECT_EQ(module.activations, Format::f32);
+}
+
+// One matrix for the lookup and for the product, unless the policy says what makes it two.
+TEST(PlaceTest, ATiedHeadTakesTheRowsOfItsEmbedding) {
+  const ModelDesc tied = build_model({.layers = 1, .tied = true});
+  const auto head = [&](const ModelDesc& model, const std::string& rules) {
+    return place_ok(model, rules).modules[module_named(model, "lm_head")].activations;
+  };
+  EXPECT_EQ(head(tied, kRest), Format::f32);
+  EXPECT_EQ(head(tied, rule("{class: Head}", "{device: cpu, activations: bf16}") + kRest), Format::bf16);
+  EXPECT_EQ(head(tied, rule("{class: Embedding}", "{device: cuda:0}") + kRest), Format::bf16) << "two matrices anyhow";
+  EXPECT_EQ(head(build_model({.layers = 1}), kRest), Format::bf16);
 }
 
 TEST(PlaceTest, RouterAndNormKeepTheirPrecisionWhateverARuleSaysOfAll) {
@@ -193,8 +208,11 @@ TEST(PlaceTest, FormatsWithoutKernelsAreRefusedWithWhatThereIs) {
   EXPECT_EQ(error_of(try_place(model, rule("{class: Attention}", "{device: cuda:0, weights: mxfp4}") + kRest)),
             "p.yaml:3:66: weights of Attention on cuda:0: found mxfp4, expected one of native, f32, bf16, fp8, int8, int4; this "
             "version's kernels take no mxfp4 there");
-  EXPECT_EQ(error_of(try_place(model, rule("{class: Attention}", "{device: cpu, activations: bf16}") + kRest)),
-            "p.yaml:3:67: activations for bf16 weights of Attention on cpu: found bf16, expected f32; this version's "
+  EXPECT_EQ(error_of(try_place(model, rule("{class: Attention}", "{device: cpu, activations: int8}") + kRest)),
+            "p.yaml:3:67: activations for bf16 weights of Attention on cpu: found int8, expected one of bf16, f32; this version's "
+            "kernels take no int8 there");
+  EXPECT_EQ(error_of(try_place(model, rule("{class: Attention}", "{device: cpu, weights: f32, activations: bf16}") + kRest)),
+            "p.yaml:3:81: activations for f32 weights of Attention on cpu: found bf16, expected f32; this version's "
             "kernels take no bf16 there");
   EXPECT_EQ(error_of(try_place(model, rule("{class: Attention}", "{device: cuda:0, activations: int8}") + kRest)),
             "p.yaml:3:70: activations for bf16 weights of Attention on cuda:0: found int8, expected one of f32, bf16; this "

@@ -77,7 +77,7 @@ void stream(PlanT& plan, std::uint32_t group) {
 }
 GpuStreamAreas areas_of_one() {
   GpuStreamAreas areas;
-  areas.add(*gpu_stream(Format::int8, 0, 2, 16, 4, 1));
+  areas.add(*gpu_stream(Format::int8, 0, Packing::panel, 2, 16, 4, 1));
   return areas;
 }
 

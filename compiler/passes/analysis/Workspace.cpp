@@ -6,6 +6,7 @@
 #include "compiler/passes/Symbols.h"
 #include "dialects/kt/KtWalk.h"
 #include "llvm/ADT/TypeSwitch.h"
+#include "placement/device_formats.h"
 #include "runtime/formats/formats.h"
 #include "runtime/formats/gpu_workspace.h"
 #include "runtime/formats/handoff.h"
@@ -95,6 +96,10 @@ std::optional<uint64_t> gpuWorkspace(mlir::Operation* op, uint64_t rows) {
         if (!small({rows, topk, hidden + 63, 4}) || !small({rows, topk, inner + 63, 4})) return std::nullopt;
         return gpu_experts_workspace(activations, rows, topk, hidden, inner, experts).total();
       })
+      .Case([&](kt::SampleOp) -> std::optional<uint64_t> {
+        if (!small({rows, kGpuSampleRowBytes})) return std::nullopt;
+        return gpu_sample_workspace(rows);
+      })
       .Default([](mlir::Operation*) { return uint64_t{0}; });
 }
 
@@ -103,8 +108,8 @@ std::optional<uint64_t> gpuWorkspace(mlir::Operation* op, uint64_t rows) {
 bool hasPanels(kt::StepOpInterface step) {
   kt::PlaceAttr place = step.getPlaceAttr();
   if (!place || place.getDevice() != "cpu") return false;
-  auto format = parse_format(place.getWeights().str());
-  return format && !takes_packing(*format, Packing::row_major) &&
+  auto weights = parse_format(place.getWeights().str()), activations = parse_format(place.getActivations().str());
+  return weights && activations && placement::has_panels(*weights, *activations) &&
          llvm::isa<kt::LinearOp, kt::LmHeadOp, kt::MlpOp, kt::ExpertsOp>(step.getOperation());
 }
 
@@ -176,9 +181,13 @@ std::optional<uint64_t> packedBytes(kt::ExpertBankOp bank) {
 std::optional<GpuStream> streamOf(kt::ExpertsOp op) {
   auto bank = mlir::SymbolTable::lookupNearestSymbolFrom<kt::ExpertBankOp>(op, op.getBankAttr());
   auto format = bank.getFormat() ? parse_format(bank.getFormat()->str()) : std::nullopt;
+  auto packing = bank.getPacking() ? parse_packing(bank.getPacking()->str()) : std::nullopt;
   const uint64_t group = bank.getGroup().value_or(0);
-  if (!format || group > UINT32_MAX) return std::nullopt;
-  return gpu_stream(*format, static_cast<uint32_t>(group), bank.getExperts(), bank.getHidden(), bank.getIntermediate());
+  if (!format || !packing || group > UINT32_MAX) return std::nullopt;
+  auto all = gpu_stream(*format, static_cast<uint32_t>(group), *packing, bank.getExperts(), bank.getHidden(), bank.getIntermediate());
+  if (!all || !op.getShareAttr()) return all;
+  const uint64_t atOnce = std::min<uint64_t>(all->group, (bank.getExperts() + kSharedGroups - 1) / kSharedGroups);
+  return gpu_stream(*format, static_cast<uint32_t>(group), *packing, bank.getExperts(), bank.getHidden(), bank.getIntermediate(), atOnce);
 }
 
 std::optional<uint64_t> cacheBytes(kt::CacheOp cache) {
