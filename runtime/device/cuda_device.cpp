@@ -76,6 +76,7 @@ class CudaDevice final : public Device {
     (void)cudaSetDevice(state_.ordinal);
     compute_.reset();
     copies_.reset();
+    values_.reset();
     for (std::byte* data : registered_) (void)cudaHostUnregister(data);
   }
 
@@ -100,6 +101,7 @@ class CudaDevice final : public Device {
     state_.place = fmt::format("cuda:{} ({})", ordinal, properties.name);
     info_.name = properties.name;
     info_.sm = properties.major * 10 + properties.minor;
+    info_.cache = static_cast<std::uint64_t>(properties.l2CacheSize);
     mappable_ = properties.canMapHostMemory != 0;
     if (!build_serves(info_.sm))
       return make_error(StatusCode::incompatible,
@@ -116,6 +118,7 @@ class CudaDevice final : public Device {
     info_.free = free;
     KTC_ASSIGN_OR_RETURN(compute_, CudaStream::create(state_, "compute", true));
     KTC_ASSIGN_OR_RETURN(copies_, CudaStream::create(state_, "copies", false));
+    KTC_ASSIGN_OR_RETURN(values_, CudaStream::create(state_, "values", true));
     return {};
   }
 
@@ -176,6 +179,7 @@ class CudaDevice final : public Device {
 
   Stream& compute() override { return *compute_; }
   Stream& copies() override { return *copies_; }
+  Stream& values() override { return *values_; }
   Expected<std::unique_ptr<Event>> create_event() override {
     KTC_RETURN_IF_ERROR(state_.select());
     auto event = std::make_unique<CudaEvent>();
@@ -196,7 +200,7 @@ class CudaDevice final : public Device {
   bool mappable_ = false;
   std::uint64_t allocated_ = 0;
   std::vector<std::byte*> registered_;
-  std::unique_ptr<CudaStream> compute_, copies_;
+  std::unique_ptr<CudaStream> compute_, copies_, values_;
 };
 
 }  // namespace

@@ -141,6 +141,12 @@ int route(const gpu::RouteArgs& a, void* stream) {
   return 0;
 }
 
+int route_publish(const gpu::RoutePublishArgs& a, void* stream) {
+  int failed = a.norm.count == 0 ? 0 : gpu::reference_kernels().add_norm(a.norm, stream);
+  if (failed == 0) failed = route(a.route, stream);
+  return failed != 0 ? failed : gpu::reference_kernels().publish(a.publish, stream);
+}
+
 // Of one token; heads, widths and places are the caller's.
 kernels::AttendArgs attention(const gpu::Batch& batch, const gpu::Cache& cache, std::size_t token, float scale) {
   kernels::AttendArgs args = {};
@@ -172,6 +178,11 @@ int gqa_attend(const gpu::GqaAttendArgs& a, void*) {
     }
   }
   return 0;
+}
+
+int gqa_decode(const gpu::GqaDecodeArgs& a, void* stream) {
+  const int failed = gpu::reference_kernels().gqa_append(a.append, stream);
+  return failed != 0 ? failed : gqa_attend(a.attend, stream);
 }
 
 int mla_attend(const gpu::MlaAttendArgs& a, void* stream) {
@@ -224,7 +235,9 @@ const gpu::KernelSet& emulated_kernels() {
     s.mlp = mlp;
     s.experts = experts;
     s.route = route;
+    s.route_publish = route_publish;
     s.gqa_attend = gqa_attend;
+    s.gqa_decode = gqa_decode;
     s.mla_attend = mla_attend;
     s.mla_append = mla_append;
     return s;

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "runtime/exec/matmul_phase.h"
-#include "runtime/formats/handoff_cells.h"
 
 namespace ktc::exec {
 
@@ -172,26 +171,6 @@ void rounded(const float* from, Format format, std::size_t count, float* to) {
   for (std::size_t i = 0; i < count; ++i) to[i] = bf16_to_f32(f32_to_bf16(from[i]));
 }
 
-// f32_to_bf16 without branches, for many values at once.
-void round_to_bf16(const float* from, std::size_t count, std::uint16_t* to) {
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, from[i]);
-    const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16, nan = (bits >> 16) | 0x40u;
-    to[i] = static_cast<std::uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
-  }
-}
-
-// The cells of one panel of one row: 12 bytes of values each; behind the last value zeros.
-void write_panel(std::byte* cells, Format format, std::uint32_t epoch, const float* values, std::size_t count) {
-  alignas(16) std::byte panel[(kCellPanelColumns + 4) * sizeof(float)] = {};
-  if (format == Format::bf16)
-    round_to_bf16(values, count, reinterpret_cast<std::uint16_t*>(panel));
-  else
-    std::memcpy(panel, values, count * sizeof(float));
-  const std::size_t each = static_cast<std::size_t>(cell_values(format));
-  for (std::size_t first = 0, at = 0; first < count; first += each, ++at) write_cell(cells + at * kCellBytes, panel + at * 12, epoch);
-}
-
 }  // namespace
 
 void unpack_record(const RecordStep& to, std::uint32_t live, Workers& workers) {
@@ -224,14 +203,11 @@ void write_result(const RecordArea& area, std::uint32_t epoch, std::uint32_t liv
     area.node->answered.fetch_add(1, std::memory_order_release);
     return;
   }
+  const ResultCells cells = area.cells(epoch);
   const std::size_t panels = static_cast<std::size_t>(cell_panels(area.columns));
-  const std::size_t panel_bytes = static_cast<std::size_t>(cells_per_panel(area.cell_format) * kCellBytes);
   row_phase(workers, live * panels, 4 * kCellPanelColumns, [&](std::size_t begin, std::size_t end) {
-    for (std::size_t item = begin; item < end; ++item) {
-      const std::size_t row = item / panels, column = item % panels * kCellPanelColumns;
-      write_panel(area.host_cells + item * panel_bytes, area.cell_format, epoch, await.result.row(row) + column,
-                  std::min<std::size_t>(kCellPanelColumns, area.columns - column));
-    }
+    for (std::size_t item = begin; item < end; ++item)
+      cells.write(item / panels, item % panels, await.result.row(item / panels) + item % panels * kCellPanelColumns);
   });
 }
 

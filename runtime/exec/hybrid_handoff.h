@@ -17,6 +17,7 @@
 #include "runtime/device/device.h"
 #include "runtime/exec/executor.h"
 #include "runtime/exec/hybrid_program.h"
+#include "runtime/exec/result_cells.h"
 #include "runtime/formats/handoff.h"
 #include "runtime/kernels/cuda/gpu_kernels.h"
 #include "runtime/weights/host_memory.h"
@@ -80,6 +81,7 @@ struct RecordArea {
   };
   std::unique_ptr<Node> node;
   const gpu::RecordHeader& header() const { return *reinterpret_cast<const gpu::RecordHeader*>(host); }
+  ResultCells cells(std::uint32_t epoch) const { return {host_cells, cell_format, epoch, columns}; }  // doorbell only
 };
 
 // Memory of one GPU's hand-off.

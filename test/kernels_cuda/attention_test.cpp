@@ -234,6 +234,27 @@ TEST_P(Attention, Gqa) {
     run(kernels().gqa_attend, GqaAttendArgs{query, out, kv.cache, s.batch, c.heads, c.kv_heads, c.dim, static_cast<float>(scale),
                                             scratch(gpu_gqa_workspace(s.tokens, c.heads, c.kv_heads, c.dim).partial)});
     const auto got = get(out, s.tokens);
+    // one token per sequence: the op that does both, on a cache without the new keys
+    if (c.padding < 2 && std::all_of(c.sequences.begin(), c.sequences.end(), [](const Sequence& q) { return q.fresh == 1; })) {
+      ASSERT_TRUE(device_->compute().copy_to_device(kv.data, before.data(), before.size()).ok());
+      const Matrix both = output(s.tokens, qc, c.gap), other_query = output(s.tokens, qc);
+      GqaDecodeArgs d = {};
+      d.append = {matrix(q, qc, 3), matrix(k, kc, 1), matrix(v, kc), c.norm ? put(qn) : nullptr, c.norm ? put(kn) : nullptr, 1e-6f, turn,
+                  kv.cache, s.batch, c.heads, c.kv_heads, c.dim, other_query};
+      d.attend = {other_query, both, kv.cache, s.batch, c.heads, c.kv_heads, c.dim, static_cast<float>(scale),
+                  scratch(gpu_gqa_workspace(s.tokens, c.heads, c.kv_heads, c.dim).partial)};
+      run(kernels().gqa_decode, d);
+      const auto together = get(both, s.tokens);
+      for (std::size_t i = 0; i < together.size(); ++i) ASSERT_NEAR(together[i], got[i], 1e-4) << "token " << i / qc << ", element " << i % qc;
+      const std::vector<std::byte> appended = get(kv.data, kv.bytes);
+      const auto as_floats = [&](const std::vector<std::byte>& from, std::size_t at) {
+        std::uint16_t bits;
+        std::memcpy(&bits, from.data() + 2 * at, 2);
+        return bf16_to_f32(bits);
+      };
+      for (std::size_t i = 0; i < kv.bytes / 2 && c.format == Format::bf16; ++i)
+        ASSERT_NEAR(as_floats(appended, i), as_floats(after, i), 0.01 * std::fabs(as_floats(after, i))) << "cache element " << i;
+    }
     const bool prompts = s.tokens > 2 * c.sequences.size() + 2;
     const double tolerance = !cuda() || c.format == Format::f32 ? 2e-5 : prompts || c.dim == 256 ? 2e-2 : 2e-3;
     for (std::size_t t = 0; t < s.tokens; ++t) {
@@ -279,6 +300,9 @@ TEST_P(Attention, Mla) {
       {20, 128, 64, 512, 128, 16, Format::bf16, Format::fp8, Format::bf16, chunks},
       {4, 32, 16, 64, 24, 3, Format::f32, Format::f32, Format::f32, decode},
       {4, 32, 16, 64, 24, 16, Format::bf16, Format::bf16, Format::f32, chunks},
+      {4, 32, 16, 64, 24, 16, Format::bf16, Format::bf16, Format::bf16, {{0, 60}, {5, 100}}},  // heads in tiles
+      {4, 32, 16, 64, 24, 16, Format::bf16, Format::bf16, Format::f32, {{0, 60}, {5, 100}}},
+      {2, 20, 16, 64, 70, 16, Format::f32, Format::f32, Format::f32, {{0, 33}}},
       // for FlashInfer's kernel: prompts and batches whose keys are cut, one so long that its tiles are dealt
       {128, 32, 64, 512, 16, 16, Format::bf16, Format::bf16, Format::bf16, {{150, 130}, {3, 1}, {0, 40}}},
       {16, 32, 64, 512, 16, 5, Format::bf16, Format::bf16, Format::bf16, {{0, 600}, {61, 500}}},

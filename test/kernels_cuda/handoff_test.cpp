@@ -1,8 +1,10 @@
 // The hand-off on both kinds of device: captured steps of several layers, published and awaited while a host thread answers.
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <thread>
 
+#include "runtime/formats/gpu_workspace.h"
 #include "runtime/formats/handoff.h"
 #include "runtime/formats/handoff_cells.h"
 #include "test/kernels_cuda/gpu_fixture.h"
@@ -150,6 +152,143 @@ TEST_P(Handoff, StepsAnswerEachOther) {
           ASSERT_EQ(reinterpret_cast<const std::int32_t*>(last + record.ids)[3], 3);
           ASSERT_EQ(reinterpret_cast<const float*>(last + record.weights)[3], 3.5f);
         }
+      }
+}
+
+// What ops that have one launch together leave behind, against the ops one after the other.
+struct Left {
+  std::vector<float> sum, normed, weights, result;
+  std::vector<std::int32_t> ids;
+  std::vector<std::uint32_t> pairs;
+};
+void expect_near(const std::vector<float>& a, const std::vector<float>& b, double tolerance, const char* what) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], tolerance * std::max(1.0f, std::fabs(b[i]))) << what << " " << i;
+}
+
+TEST_P(Handoff, NormRouterAndPublishTogether) {
+  constexpr std::uint32_t kExperts = 37;
+  for (const Format f : {Format::f32, Format::bf16})
+    for (const std::uint32_t width : {64u, 70u, 2048u, 7168u})
+      for (const std::uint32_t terms : {0u, 2u, 3u}) {
+        SCOPED_TRACE(std::string(to_string(f)) + ", " + std::to_string(width) + " columns, " + std::to_string(terms) + " terms");
+        prepare(f, width);
+        PackedWeight packed = random_weight(random, f, 0, 1, kExperts, width);
+        packed.weight.data = bytes(packed.data.data(), packed.data.size());
+        std::vector<std::vector<float>> in;
+        for (std::uint32_t i = 0; i < 3; ++i) in.push_back(floats(kTokens * width));
+        const auto scale = floats(width, 2);
+        std::vector<std::int32_t> slots(kExperts, -1);
+        for (std::uint32_t e = 0; e < kExperts; e += 2) slots[e] = static_cast<std::int32_t>(e / 2);
+        const std::int32_t* live = put(std::vector<std::int32_t>{2, 0, 0});
+        const std::uint32_t step = 9 + terms;
+        const auto once = [&](bool together) {
+          Left left;
+          RoutePublishArgs a = {};
+          a.norm.count = terms;
+          for (std::uint32_t i = 0; i < terms; ++i) a.norm.in[i] = matrix(in[i], width, 4);
+          a.norm.sum = a.norm.in[0];
+          a.norm.w = put(scale);
+          a.norm.eps = 1e-6f;
+          a.norm.out = terms == 0 ? matrix(in[0], width, 4) : output(kTokens, width, 4);
+          const Ids chosen = ids(std::vector<std::int32_t>(kTokens * kTopK, -9), kTopK);
+          const Matrix of = output(kTokens, kTopK, 1);
+          a.route = {a.norm.out, packed.weight, nullptr, chosen, of, kTokens, kExperts, kTopK, 1, 1, false, true, 1.0f,
+                     scratch(gpu_route_workspace(kTokens, kExperts).total())};
+          a.publish = {a.norm.out, chosen, of, put(slots), kTopK, records.device(), format, live, put(std::vector<std::uint32_t>{step}), pairs, kTokens};
+          a.norm.rows = kTokens;
+          std::memset(records.host(), 0, record.bytes);
+          if (together) {
+            run(kernels().route_publish, a);
+          } else {
+            if (terms != 0) run(kernels().add_norm, a.norm);
+            run(kernels().route, a.route);
+            run(kernels().publish, a.publish);
+          }
+          if (terms != 0) left.sum = get(a.norm.sum, kTokens);
+          left.normed = get(a.norm.out, kTokens);
+          left.weights = get(of, kTokens);
+          left.ids = get(chosen.data, kTokens * kTopK);
+          left.pairs = get(pairs, 1);
+          return left;
+        };
+        const Left expected = once(false);
+        std::vector<std::byte> first(records.host(), records.host() + record.bytes);
+        const Left got = once(true);
+        if (HasFatalFailure()) return;
+        EXPECT_EQ(got.sum, expected.sum);
+        expect_near(got.normed, expected.normed, 1e-5, "norm");
+        expect_near(got.weights, expected.weights, 1e-4, "weight");
+        ASSERT_EQ(got.ids, expected.ids);
+        ASSERT_EQ(got.pairs, expected.pairs);
+        const std::byte* second = records.host();
+        ASSERT_EQ(reinterpret_cast<const RecordHeader*>(second)->epoch, step);
+        ASSERT_EQ(std::memcmp(first.data(), second, 16), 0);  // the header
+        ASSERT_EQ(std::memcmp(first.data() + record.ids, second + record.ids, 2 * kTopK * 4), 0);
+        const auto value = [&](const std::byte* from, std::size_t i) {
+          float v;
+          std::uint16_t bits;
+          if (f == Format::f32) return std::memcpy(&v, from + record.x + 4 * i, 4), v;
+          return std::memcpy(&bits, from + record.x + 2 * i, 2), bf16_to_f32(bits);
+        };
+        for (std::size_t i = 0; i < kTokens * width; ++i)  // the third token is padding: zeros
+          ASSERT_NEAR(value(second, i), value(first.data(), i), (f == Format::f32 ? 1e-5 : 0.01) * std::fabs(value(first.data(), i))) << i;
+      }
+}
+
+TEST_P(Handoff, AwaitAndNormTogether) {
+  for (const Format f : {Format::f32, Format::bf16})
+    for (const std::uint32_t width : {1u, 70u, 76u, 2048u, 7168u})
+      for (const std::uint32_t term : {0u, 1u, 2u}) {
+        SCOPED_TRACE(std::string(to_string(f)) + ", " + std::to_string(width) + " columns, term " + std::to_string(term));
+        prepare(f, width);
+        const std::int32_t* live = put(std::vector<std::int32_t>{2, 0, 0});
+        const std::uint32_t step = 3 + term;
+        const std::uint64_t each = cell_values(f), per_panel = cells_per_panel(f), panels = cell_panels(width);
+        const auto from_host = floats(2 * panels * per_panel * each);
+        for (std::uint64_t c = 0; c < 2 * panels * per_panel; ++c) {
+          std::byte data[12] = {};
+          for (std::uint64_t i = 0; i < each; ++i) {
+            const std::uint16_t bits = f32_to_bf16(from_host[c * each + i]);
+            if (f == Format::bf16) std::memcpy(data + 2 * i, &bits, 2); else std::memcpy(data + 4 * i, &from_host[c * each + i], 4);
+          }
+          write_cell(results.host() + c * kCellBytes, data, step);
+        }
+        std::vector<std::vector<float>> in;
+        for (std::uint32_t i = 0; i < 3; ++i) in.push_back(floats(kTokens * width));
+        const auto scale = floats(width, 2), fetched = floats(5000);
+        const auto once = [&](bool together) {
+          AwaitNormArgs a = {};
+          const std::uint64_t gap = width == 1 ? 3 : 4;  // rows of whole vectors, but for one
+          const Matrix result = output(kTokens, width, gap);
+          a.await = {results.device(), f, result, reinterpret_cast<HandoffWords*>(words_block.device()), 0, live,
+                     put(std::vector<std::uint32_t>{step}), pairs, false, kTokens};
+          a.await.fetch[1] = {reinterpret_cast<const std::byte*>(put(fetched)), 5000 * 4};
+          a.norm.count = term == 2 ? 3 : 2;
+          for (std::uint32_t i = 0; i < a.norm.count; ++i) a.norm.in[i] = i == term ? result : matrix(in[i], width, gap);
+          a.norm.sum = a.norm.in[0];
+          a.norm.w = put(scale);
+          a.norm.eps = 1e-6f;
+          a.norm.out = output(kTokens, width, gap);
+          a.norm.rows = kTokens;
+          a.term = term;
+          if (together) {
+            run(kernels().await_norm, a);
+          } else {
+            run(kernels().await, a.await);
+            run(kernels().add_norm, a.norm);
+          }
+          Left left;
+          if (term != 0) left.result = get(result, kTokens);  // else the sum took its place
+          left.sum = get(a.norm.sum, kTokens);
+          left.normed = get(a.norm.out, kTokens);
+          return left;
+        };
+        const Left expected = once(false), got = once(true);
+        if (HasFatalFailure()) return;
+        EXPECT_EQ(got.result, expected.result);
+        EXPECT_EQ(got.sum, expected.sum);
+        expect_near(got.normed, expected.normed, 1e-5, "norm");
       }
 }
 

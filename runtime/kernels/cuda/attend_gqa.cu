@@ -1,6 +1,7 @@
 // GQA attention. Decode over caches in bf16: the keys of a token are cut into splits, a block serves one split of one key head and
 // up to 16 of its query heads; each warp works through 16 keys at a time on its own, so the only barrier is at the end. f32 caches
-// and unusual head sizes go the plain way.
+// and unusual head sizes go the plain way. In a step with one token per sequence the same kernel prepares the queries and appends the
+// key and the value (gqa_decode): so it may ask for the keys of earlier steps while the product that makes its queries still runs.
 #include "runtime/kernels/cuda/attend_gqa_prefill.cuh"
 #include "runtime/kernels/cuda/attend_mma.cuh"
 #include "runtime/kernels/cuda/attend_plain.cuh"
@@ -11,6 +12,7 @@ namespace {
 
 constexpr unsigned kKeys = 16;         // of a warp at a time
 constexpr unsigned kQueryRows = 16;    // query heads of a block
+constexpr unsigned kLeastKeys = 128;   // of a split: two rounds of four warps, which are in flight together
 
 template <unsigned kDim>
 struct DecodeShape {
@@ -20,29 +22,91 @@ struct DecodeShape {
   static constexpr unsigned kStageBytes = 2 * kKeys * kRowBytes;  // keys, then values
   static constexpr unsigned kSharedBytes = kWarps * kStages * kStageBytes;
   static constexpr unsigned kMergeStride = kDim + 4;
+  static constexpr unsigned kQueryStride = kDim > 128 ? kDim : kDim + 8;  // two blocks fit on an SM
+  // and where the kernel appends: queries in f32, then the new key and value
+  static constexpr unsigned kAppendBytes = kSharedBytes + kQueryRows * kQueryStride * 4 + 2 * kRowBytes;
   static constexpr bool kSplitQuery = kDim <= 128;  // q in two bf16 operands; more would not fit into registers
   static_assert(kSharedBytes >= kWarps * kQueryRows * (kMergeStride + 2) * 4, "the sums of the warps are merged in the same memory");
 };
 
 struct DecodeArgs {
   GqaAttendArgs a;
+  GqaAppendArgs append;  // of kernels that append
   unsigned splits, group, head_tiles;
   unsigned page_shift;
 };
 
-template <unsigned kDim>
+// Heads k * step of `from`, k < count <= kMost, normed and turned by rope, by one warp. `heads`: their place in shared memory, head k at
+// k * stride. All loads come first: they are most of the time that this takes.
+template <unsigned kDim, unsigned kMost>
+__device__ void prepare_heads(const GqaAppendArgs& a, unsigned token, const float* from, std::size_t step, unsigned count,
+                              const float* norm, float* heads, unsigned stride) {
+  constexpr unsigned kEach = kDim / kWarp;
+  const unsigned lane = threadIdx.x % kWarp, half = a.rope.dim / 2;
+  float value[kMost][kEach], cos[kEach], sin[kEach], scale[kEach];
+  unsigned other[kEach];
+  bool second[kEach];
+#pragma unroll
+  for (unsigned k = 0; k < kMost; ++k)
+#pragma unroll
+    for (unsigned i = 0; i < kEach; ++i) value[k][i] = k < count ? from[k * step + lane + i * kWarp] : 0.0f;
+#pragma unroll
+  for (unsigned i = 0; i < kEach; ++i) {
+    const unsigned c = lane + i * kWarp;
+    const bool turns = c < a.rope.dim;
+    second[i] = a.rope.interleaved ? c % 2 != 0 : c >= half;
+    const unsigned pair = a.rope.interleaved ? c / 2 : second[i] ? c - half : c;
+    other[i] = !turns ? c : a.rope.interleaved ? c ^ 1 : second[i] ? c - half : c + half;
+    cos[i] = turns ? a.rope.cos[std::size_t{token} * half + pair] : 1.0f;
+    sin[i] = turns ? a.rope.sin[std::size_t{token} * half + pair] : 0.0f;
+    scale[i] = norm != nullptr ? norm[c] : 1.0f;
+  }
+#pragma unroll
+  for (unsigned k = 0; k < kMost; ++k) {
+    if (k >= count) break;
+    float squares = 0;
+#pragma unroll
+    for (unsigned i = 0; i < kEach; ++i) squares += value[k][i] * value[k][i];
+    const float factor = norm != nullptr ? 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(kDim) + a.norm_eps) : 1.0f;
+#pragma unroll
+    for (unsigned i = 0; i < kEach; ++i) heads[k * stride + lane + i * kWarp] = value[k][i] = value[k][i] * factor * scale[i];
+  }
+  __syncwarp();
+#pragma unroll
+  for (unsigned k = 0; k < kMost; ++k) {
+    if (k >= count) break;
+#pragma unroll
+    for (unsigned i = 0; i < kEach; ++i) {
+      const float partner = heads[k * stride + other[i]] * sin[i];
+      value[k][i] = second[i] ? value[k][i] * cos[i] + partner : value[k][i] * cos[i] - partner;
+    }
+  }
+  __syncwarp();
+#pragma unroll
+  for (unsigned k = 0; k < kMost; ++k) {
+    if (k >= count) break;
+#pragma unroll
+    for (unsigned i = 0; i < kEach; ++i) heads[k * stride + lane + i * kWarp] = value[k][i];
+  }
+  __syncwarp();
+}
+
+// kAppend: the last key is this step's, and is not in the cache yet. Before the wait nothing is read but the step block and what
+// earlier steps left in the cache.
+template <unsigned kDim, bool kAppend>
 __global__ void __launch_bounds__(DecodeShape<kDim>::kWarps * kWarp) decode_kernel(DecodeArgs d) {
-  wait_for_inputs();
   using Shape = DecodeShape<kDim>;
   constexpr unsigned kPieces = kDim / 8, kSteps = kDim / 16, kOutTiles = kDim / 8;
   extern __shared__ __align__(128) std::byte shared[];
   const GqaAttendArgs& a = d.a;
   const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const unsigned split = blockIdx.x, kv = blockIdx.y / d.head_tiles, tile = blockIdx.y % d.head_tiles, t = blockIdx.z;
-  const unsigned context = static_cast<unsigned>(a.batch.positions[t]) + 1, chunk = chunk_of(context, d.splits);
+  const unsigned context = static_cast<unsigned>(a.batch.positions[t]) + 1, chunk = chunk_of(context, d.splits, kLeastKeys);
   const unsigned begin = split * chunk;
-  if (begin >= context) return;
+  if (begin >= context) return;  // the first split waits
+  if (!kAppend) wait_for_inputs();
   const unsigned end = begin + chunk < context ? begin + chunk : context;
+  const unsigned cached = kAppend && end == context ? end - 1 : end;  // keys before it are in the cache
   const unsigned first_head = kv * d.group + tile * kQueryRows;
   const unsigned rows = d.group - tile * kQueryRows < kQueryRows ? d.group - tile * kQueryRows : kQueryRows;
 
@@ -66,8 +130,8 @@ __global__ void __launch_bounds__(DecodeShape<kDim>::kWarps * kWarp) decode_kern
       const std::byte* value = reinterpret_cast<const std::byte*>(
           slot_of<__nv_bfloat16>(a.cache.b, a.cache.page_tokens, row_page, kv, slot));
       const std::uint32_t where = to + swizzled<Shape::kRowBytes>(row, piece);
-      copy16(where, key + piece * 16, j < end);
-      copy16(where + kKeys * Shape::kRowBytes, value + piece * 16, j < end);
+      copy16(where, key + piece * 16, j < cached);
+      copy16(where + kKeys * Shape::kRowBytes, value + piece * 16, j < cached);
     }
   };
 
@@ -82,10 +146,38 @@ __global__ void __launch_bounds__(DecodeShape<kDim>::kWarps * kWarp) decode_kern
     page = page_ahead(ahead);
   }
 
+  float* const queries = reinterpret_cast<float*>(shared + Shape::kSharedBytes);  // [kQueryRows][kQueryStride]
+  auto* const fresh = reinterpret_cast<__nv_bfloat16*>(queries + kQueryRows * Shape::kQueryStride);  // key, value
+  if constexpr (kAppend) {
+    wait_for_inputs();
+    // Warp w has the heads w, w + kWarps, ...; where there are several tiles of heads, all need the new key and one writes it.
+    float* const own = queries + warp * Shape::kQueryStride;
+    if (end == context && warp == Shape::kWarps - 1) {
+      prepare_heads<kDim, 1>(d.append, t, row_at(d.append.k, t) + std::size_t{kv} * kDim, 0, 1, d.append.k_norm, own, 0);
+      const auto position = static_cast<unsigned>(a.batch.positions[t]);
+      const float* v = row_at(d.append.v, t) + std::size_t{kv} * kDim;
+      for (unsigned i = lane; i < kDim; i += kWarp) {
+        fresh[i] = narrow<__nv_bfloat16>(own[i]);
+        fresh[kDim + i] = narrow<__nv_bfloat16>(v[i]);
+        if (tile == 0) {
+          slot_of<__nv_bfloat16>(a.cache, a.cache.a, pages, kv, position)[i] = fresh[i];
+          slot_of<__nv_bfloat16>(a.cache, a.cache.b, pages, kv, position)[i] = fresh[kDim + i];
+        }
+      }
+    }
+    constexpr unsigned kHeads = kDim > 128 ? 2 : kQueryRows / Shape::kWarps;
+    for (unsigned row = warp; row < rows; row += kHeads * Shape::kWarps)
+      prepare_heads<kDim, kHeads>(d.append, t, row_at(d.append.q, t) + std::size_t{first_head + row} * kDim, Shape::kWarps * kDim,
+                                  min(kHeads, ceil_div(rows - row, Shape::kWarps)), d.append.q_norm, queries + row * Shape::kQueryStride,
+                                  Shape::kWarps * Shape::kQueryStride);
+    __syncthreads();
+  }
+
   // rows beyond the heads are zero
   std::uint32_t high[kSteps][4], low[Shape::kSplitQuery ? kSteps : 1][4];
   {
-    const float* q = row_at(a.query, t) + std::size_t{first_head} * kDim;
+    const float* q = kAppend ? queries : row_at(a.query, t) + std::size_t{first_head} * kDim;
+    constexpr unsigned kStride = kAppend ? Shape::kQueryStride : kDim;
     const float factor = a.scale * kLog2E;
 #pragma unroll
     for (unsigned step = 0; step < kSteps; ++step)
@@ -94,8 +186,8 @@ __global__ void __launch_bounds__(DecodeShape<kDim>::kWarps * kWarp) decode_kern
         const unsigned row = lane / 4 + i % 2 * 8, column = step * 16 + i / 2 * 8 + lane % 4 * 2;
         float x = 0, y = 0;
         if (row < rows) {
-          x = q[row * kDim + column] * factor;
-          y = q[row * kDim + column + 1] * factor;
+          x = q[row * kStride + column] * factor;
+          y = q[row * kStride + column + 1] * factor;
         }
         const SplitPair pair = split_bf16(x, y);
         high[step][i] = pair.high;
@@ -117,6 +209,14 @@ __global__ void __launch_bounds__(DecodeShape<kDim>::kWarps * kWarp) decode_kern
       page = page_ahead(ahead);
     }
     const std::uint32_t keys = stages_at + stage * Shape::kStageBytes, values = keys + kKeys * Shape::kRowBytes;
+    if (kAppend && end == context && key_tile == key_tiles - 1) {  // into the place that the copies left empty
+      std::byte* const there = stages + stage * Shape::kStageBytes;
+      const unsigned row = (cached - begin) % kKeys;
+      for (unsigned i = lane; i < 2 * kPieces; i += kWarp)
+        *reinterpret_cast<uint4*>(there + i / kPieces * kKeys * Shape::kRowBytes + swizzled<Shape::kRowBytes>(row, i % kPieces)) =
+            reinterpret_cast<const uint4*>(fresh)[i];
+      __syncwarp();
+    }
     float s[2][4] = {};
 #pragma unroll
     for (unsigned step = 0; step < kSteps; ++step) {
@@ -187,46 +287,60 @@ __global__ void __launch_bounds__(DecodeShape<kDim>::kWarps * kWarp) decode_kern
   }
   __syncthreads();
   const bool only = context <= chunk;
-  for (unsigned i = threadIdx.x; i < rows * kDim; i += blockDim.x) {
-    const unsigned row = i / kDim, c = i % kDim, h = first_head + row;
-    float top = -INFINITY, value = 0, denominator = 0;
+  const Partials partials(a.scratch, a.batch.tokens * a.heads, d.splits, kDim);
+  constexpr unsigned kVectors = kDim / 4;
+  for (unsigned i = threadIdx.x; i < rows * kVectors; i += blockDim.x) {
+    const unsigned row = i / kVectors, c = i % kVectors * 4, h = first_head + row;
+    float top = -INFINITY, denominator = 0;
+    float4 value = make_float4(0, 0, 0, 0);
 #pragma unroll
     for (unsigned w = 0; w < Shape::kWarps; ++w) top = fmaxf(top, tops[w * kQueryRows + row]);
 #pragma unroll
     for (unsigned w = 0; w < Shape::kWarps; ++w) {
       const float factor = exp2f(tops[w * kQueryRows + row] - top);
-      value += factor * sums[(w * kQueryRows + row) * Shape::kMergeStride + c];
+      const float4 sum = *reinterpret_cast<const float4*>(sums + (w * kQueryRows + row) * Shape::kMergeStride + c);
+      value.x += factor * sum.x, value.y += factor * sum.y, value.z += factor * sum.z, value.w += factor * sum.w;
       denominator += factor * denominators[w * kQueryRows + row];
     }
     if (only) {
-      row_at(a.out, t)[std::size_t{h} * kDim + c] = value / denominator;
+      float* const to = row_at(a.out, t) + std::size_t{h} * kDim + c;  // rows of the output lie anywhere
+      to[0] = value.x / denominator, to[1] = value.y / denominator, to[2] = value.z / denominator, to[3] = value.w / denominator;
       continue;
     }
-    float* at = partial_of<kDim>(a.scratch, t, h, a.heads, split, d.splits);
-    at[c] = value;
-    if (c == 0) {
-      at[kDim] = top;
-      at[kDim + 1] = denominator;
-    }
+    const std::size_t place = (std::size_t{t} * a.heads + h) * d.splits + split;
+    *reinterpret_cast<float4*>(partials.sums + place * kDim + c) = value;
+    if (c == 0) partials.ends[place] = make_float2(top, denominator);
   }
 }
 
-template <unsigned kDim>
-int decode(const GqaAttendArgs& a, unsigned splits, void* stream) {
+template <unsigned kDim, bool kAppend>
+int decode(const GqaAttendArgs& a, const GqaAppendArgs& append, void* stream) {
   using Shape = DecodeShape<kDim>;
-  if (const cudaError_t error = cudaFuncSetAttribute(decode_kernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kSharedBytes))
+  constexpr unsigned kBytes = kAppend ? Shape::kAppendBytes : Shape::kSharedBytes;
+  if (const cudaError_t error = cudaFuncSetAttribute(decode_kernel<kDim, kAppend>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes))
     return error;
-  DecodeArgs d = {a, splits, a.heads / a.kv_heads, 0, page_shift_of(a.cache.page_tokens)};
+  auto splits = static_cast<unsigned>(gpu_gqa_splits(a.batch.tokens, a.kv_heads));
+  if (a.scratch.bytes < gpu_partial_bytes(a.batch.tokens, a.heads, splits, a.head_dim)) splits = 1;
+  DecodeArgs d = {a, append, splits, a.heads / a.kv_heads, 0, page_shift_of(a.cache.page_tokens)};
   d.head_tiles = ceil_div(d.group, kQueryRows);
   const dim3 grid(splits, a.kv_heads * d.head_tiles, a.batch.tokens);
-  launch(decode_kernel<kDim>, grid, Shape::kWarps * kWarp, Shape::kSharedBytes, stream, d);
+  launch(decode_kernel<kDim, kAppend>, grid, Shape::kWarps * kWarp, kBytes, stream, d);
   if (const int error = launched()) return error;
-  return merge_splits<kDim>(a.scratch, a.out, a.batch, a.heads, splits, stream);
+  return merge_splits<kDim>(a.scratch, a.out, a.batch, a.heads, splits, stream, kLeastKeys);
 }
 
-// Whether keys and values may be copied 16 bytes at a time.
+template <bool kAppend>
+int decode(const GqaAttendArgs& a, const GqaAppendArgs& append, void* stream) {
+  switch (a.head_dim) {
+    case 64: return decode<64, kAppend>(a, append, stream);
+    case 128: return decode<128, kAppend>(a, append, stream);
+    default: return decode<256, kAppend>(a, append, stream);
+  }
+}
+
+// Whether tensor cores take the shape, and keys and values may be copied 16 bytes at a time.
 bool pieces_of_16(const GqaAttendArgs& a) {
-  return a.cache.format == Format::bf16 && aligned16(a.cache.a.base, a.cache.a.page_bytes) &&
+  return (a.head_dim == 64 || a.head_dim == 128 || a.head_dim == 256) && a.cache.format == Format::bf16 && aligned16(a.cache.a.base, a.cache.a.page_bytes) &&
          aligned16(a.cache.b.base, a.cache.b.page_bytes) && a.cache.a.width == a.head_dim && a.cache.b.width == a.head_dim;
 }
 
@@ -234,19 +348,12 @@ bool pieces_of_16(const GqaAttendArgs& a) {
 
 int gqa_attend_cuda(const GqaAttendArgs& a, void* stream) {
   if (a.batch.tokens == 0) return 0;
-  const bool known = a.head_dim == 64 || a.head_dim == 128 || a.head_dim == 256;
-  if (known && pieces_of_16(a)) {
+  if (pieces_of_16(a)) {
 #ifdef KTC_FLASHINFER
     if (flashinfer_serves(a)) return flashinfer_attend(a, stream);
 #endif
     if (prefill_serves(a)) return prefill(a, stream);
-    auto splits = static_cast<unsigned>(gpu_gqa_splits(a.batch.tokens, a.kv_heads));
-    if (a.scratch.bytes < gpu_partial_bytes(a.batch.tokens, a.heads, splits, a.head_dim)) splits = 1;
-    switch (a.head_dim) {
-      case 64: return decode<64>(a, splits, stream);
-      case 128: return decode<128>(a, splits, stream);
-      default: return decode<256>(a, splits, stream);
-    }
+    return decode<false>(a, {}, stream);
   }
   PlainAttention p = {};
   p.query = a.query;
@@ -258,6 +365,17 @@ int gqa_attend_cuda(const GqaAttendArgs& a, void* stream) {
   p.width_a = p.value_width = a.head_dim;
   p.scale = a.scale;
   return attend_plain(p, stream);
+}
+
+int gqa_decode_cuda(const GqaDecodeArgs& a, void* stream) {
+  if (a.attend.batch.tokens == 0) return 0;
+  int device = 0, most = 0;
+  if (const cudaError_t error = cudaGetDevice(&device)) return error;
+  if (const cudaError_t error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device)) return error;
+  const unsigned bytes = a.attend.head_dim == 64 ? DecodeShape<64>::kAppendBytes : a.attend.head_dim == 128 ? DecodeShape<128>::kAppendBytes : DecodeShape<256>::kAppendBytes;
+  if (pieces_of_16(a.attend) && most >= static_cast<int>(bytes)) return decode<true>(a.attend, a.append, stream);
+  if (const int error = gqa_append_cuda(a.append, stream)) return error;
+  return gqa_attend_cuda(a.attend, stream);
 }
 
 }  // namespace ktc::gpu

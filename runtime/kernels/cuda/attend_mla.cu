@@ -209,13 +209,15 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(MlaAttendArgs a, unsig
   }
   __syncthreads();
   const bool only = context <= chunk;
+  const Partials partials(a.scratch, a.batch.tokens * a.heads, splits, kLatent);
 #pragma unroll
   for (unsigned m = 0; m < 2; ++m)
 #pragma unroll
     for (unsigned half = 0; half < 2; ++half) {
       const unsigned row = group * 32 + m * 16 + half * 8 + lane / 4, h = first_head + row;
       if (h >= a.heads) continue;
-      float* to = only ? row_at(a.context, t) + std::size_t{h} * kLatent : partial_of<kLatent>(a.scratch, t, h, a.heads, split, splits);
+      const std::size_t place = (std::size_t{t} * a.heads + h) * splits + split;
+      float* to = only ? row_at(a.context, t) + std::size_t{h} * kLatent : partials.sums + place * kLatent;
       const float scale = only ? 1.0f / s.sum[row] : 1.0f;
 #pragma unroll
       for (unsigned n = 0; n < kOutTiles; ++n) {
@@ -223,10 +225,7 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(MlaAttendArgs a, unsig
         at[0] = out[m][n][2 * half] * scale;
         at[1] = out[m][n][2 * half + 1] * scale;
       }
-      if (!only && quarter == 0 && lane % 4 == 0) {
-        to[kLatent] = s.top[row];
-        to[kLatent + 1] = s.sum[row];
-      }
+      if (!only && quarter == 0 && lane % 4 == 0) partials.ends[place] = make_float2(s.top[row], s.sum[row]);
     }
 }
 

@@ -100,42 +100,85 @@ struct SoftmaxRows {
 
 constexpr unsigned kLeastChunk = 64;
 
-// Keys of a split: a function of the context alone, so that a token's result does not depend on the other tokens.
-__device__ inline unsigned chunk_of(unsigned context, unsigned splits) {
-  return ceil_div(ceil_div(context, splits), kLeastChunk) * kLeastChunk;
+// Keys of a split, at least `least` unless there are fewer: a function of the context alone, so that a token's result does not depend
+// on the other tokens.
+__device__ inline unsigned chunk_of(unsigned context, unsigned splits, unsigned least = kLeastChunk) {
+  return ceil_div(ceil_div(context, splits), least) * least;
 }
 
-// Where a split of one token and head leaves its sum of values, not divided yet, its maximum and its denominator.
-template <unsigned kWidth>
-__device__ inline float* partial_of(const Scratch& scratch, unsigned token, unsigned head, unsigned heads, unsigned split, unsigned splits) {
-  return reinterpret_cast<float*>(scratch.data) + ((std::size_t{token} * heads + head) * splits + split) * (kWidth + 2);
-}
+// Where the splits of `items` tokens' heads leave what they found. Item: token * heads + head.
+struct Partials {
+  float* sums;     // [items][splits][width], not divided yet
+  float2* ends;    // [items][splits]: maximum and denominator
 
+  __device__ Partials(const Scratch& scratch, unsigned items, unsigned splits, unsigned width)
+      : sums(reinterpret_cast<float*>(scratch.data)), ends(reinterpret_cast<float2*>(sums + std::size_t{items} * splits * width)) {}
+};
+
+// The splits of one head are shared among groups of threads, four columns each; every group reads all of its splits at once, then
+// the groups are put together.
+constexpr unsigned kMergeThreads = 512, kMergeAtOnce = 4;
 template <unsigned kWidth>
-__global__ void __launch_bounds__(kWidth) merge_kernel(Scratch scratch, Matrix out, const std::int32_t* positions, unsigned splits) {
+__global__ void __launch_bounds__(kMergeThreads)
+    merge_kernel(Scratch scratch, Matrix out, const std::int32_t* positions, unsigned splits, unsigned least) {
+  constexpr unsigned kLanes = kWidth / 4, kGroups = kMergeThreads / kLanes;
+  __shared__ float tops[kGroups], denominators[kGroups];
+  __shared__ __align__(16) float sums[kGroups][kWidth];
+  const unsigned h = blockIdx.x, t = blockIdx.y, group = threadIdx.x / kLanes, c = threadIdx.x % kLanes * 4;
+  const unsigned context = static_cast<unsigned>(positions[t]) + 1, used = ceil_div(context, chunk_of(context, splits, least));
   wait_for_inputs();
-  __shared__ float factors[kGpuMostSplits];
-  const unsigned h = blockIdx.x, t = blockIdx.y, c = threadIdx.x;
-  const unsigned context = static_cast<unsigned>(positions[t]) + 1, used = ceil_div(context, chunk_of(context, splits));
   if (used <= 1) return;
-  const float* partial = partial_of<kWidth>(scratch, t, h, gridDim.x, 0, splits);
-  float top = -INFINITY;
-  for (unsigned s = c % kWarp; s < used; s += kWarp) top = fmaxf(top, partial[s * (kWidth + 2) + kWidth]);
-  top = warp_max(top);
-  for (unsigned s = c; s < used; s += kWidth) factors[s] = exp2f(partial[s * (kWidth + 2) + kWidth] - top);
-  __syncthreads();
-  float value = 0, denominator = 0;
-#pragma unroll 8
-  for (unsigned s = 0; s < used; ++s) {
-    value += factors[s] * partial[s * (kWidth + 2) + c];
-    denominator += factors[s] * partial[s * (kWidth + 2) + kWidth + 1];
+  const Partials partials(scratch, gridDim.x * gridDim.y, splits, kWidth);
+  const std::size_t item = (std::size_t{t} * gridDim.x + h) * splits;
+  float top = -INFINITY, denominator = 0;
+  float4 sum = make_float4(0, 0, 0, 0);
+  for (unsigned first = group; first < used; first += kGroups * kMergeAtOnce) {
+    float2 ends[kMergeAtOnce];
+    float4 values[kMergeAtOnce];
+#pragma unroll
+    for (unsigned k = 0; k < kMergeAtOnce; ++k) {
+      const unsigned s = first + k * kGroups;
+      ends[k] = s < used ? partials.ends[item + s] : make_float2(-INFINITY, 0);
+      values[k] = s < used ? *reinterpret_cast<const float4*>(partials.sums + (item + s) * kWidth + c) : make_float4(0, 0, 0, 0);
+    }
+    float most = top;
+#pragma unroll
+    for (unsigned k = 0; k < kMergeAtOnce; ++k) most = fmaxf(most, ends[k].x);
+    const float shrink = exp2f(top - most);
+    top = most;
+    sum.x *= shrink, sum.y *= shrink, sum.z *= shrink, sum.w *= shrink, denominator *= shrink;
+#pragma unroll
+    for (unsigned k = 0; k < kMergeAtOnce; ++k) {
+      const float factor = exp2f(ends[k].x - most);
+      sum.x += factor * values[k].x, sum.y += factor * values[k].y, sum.z += factor * values[k].z, sum.w += factor * values[k].w;
+      denominator += factor * ends[k].y;
+    }
   }
-  row_at(out, t)[std::size_t{h} * kWidth + c] = value / denominator;
+  *reinterpret_cast<float4*>(&sums[group][c]) = sum;
+  if (c == 0) {
+    tops[group] = top;
+    denominators[group] = denominator;
+  }
+  __syncthreads();
+  const unsigned groups = used < kGroups ? used : kGroups;
+  for (unsigned i = threadIdx.x; i < kWidth; i += kMergeThreads) {
+    float most = tops[0], value = 0, total = 0;
+    for (unsigned g = 1; g < groups; ++g) most = fmaxf(most, tops[g]);
+#pragma unroll 4
+    for (unsigned g = 0; g < groups; ++g) {
+      const float factor = exp2f(tops[g] - most);
+      value += factor * sums[g][i];
+      total += factor * denominators[g];
+    }
+    row_at(out, t)[std::size_t{h} * kWidth + i] = value / total;
+  }
 }
 
 template <unsigned kWidth>
-int merge_splits(const Scratch& scratch, const Matrix& out, const Batch& batch, unsigned heads, unsigned splits, void* stream) {
-  if (splits > 1) launch(merge_kernel<kWidth>, dim3(heads, batch.tokens), kWidth, 0, stream, scratch, out, batch.positions, splits);
+int merge_splits(const Scratch& scratch, const Matrix& out, const Batch& batch, unsigned heads, unsigned splits, void* stream,
+                 unsigned least = kLeastChunk) {
+  if (splits > 1)
+    launch(merge_kernel<kWidth>, dim3(heads, batch.tokens), kMergeThreads, 0, stream, scratch, out, batch.positions, splits, least);
   return launched();
 }
 

@@ -1,7 +1,9 @@
 // Launches that overlap: a kernel's blocks may be placed while the kernel before it in the stream is finishing, and wait there for
 // its results. In a graph of small kernels that hides most of the gap between two of them (sm_90 and later; elsewhere launches are
-// ordinary). A kernel launched so calls wait_for_inputs() before anything else, in every thread, also in blocks that have nothing to
-// do: who comes later relies on it. Kernels launched with <<<>>> mix freely with these.
+// ordinary). A kernel launched so calls wait_for_inputs() in every thread: who comes later relies on it. A block that has nothing to do
+// may leave without it where another one of every launch waits, and should: it holds a place that the next kernel could have. Before it a kernel may read what no kernel of the step writes: weights, the step block, slots, what earlier steps left
+// in a cache; and there is where a product asks for its weight, so that the memory does not wait for the activations. Between steps
+// there is always a copy or the beginning of a graph, which wait for all that is before. Kernels launched with <<<>>> mix freely.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -18,6 +20,15 @@ __device__ inline void wait_for_inputs() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// The same the other way round: when a block of the next kernel begins, all kernels before this one have ended, and what they wrote may be
+// read before the wait. The next kernel begins later for it.
+__device__ inline void wait_then_release() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 

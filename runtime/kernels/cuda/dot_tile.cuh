@@ -9,7 +9,7 @@
 
 namespace ktc::gpu {
 
-constexpr int kDotWarps = 8;
+constexpr int kDotWarps = 8;     // of a block, at most
 constexpr int kDotRows = 16;     // of the weight, per warp
 constexpr int kDotTokens = 8;
 
@@ -34,34 +34,75 @@ struct Piece<4> { using type = std::uint32_t; };
 template <Format F, int B>
 constexpr int step_columns() { return B / 4 * Codes<F>::kPerWord * 4; }
 
-// lo, hi: codes of this lane's two rows (lane / 4, and 8 further); scales likewise, at the first group. xs: staged activations,
-// [tokens][stride] in the order of stage_column. Steps first, first + by, ... below steps.
-// c: the m16n8 accumulator of the lane; scaled where there are groups.
+// One tile: 16 rows times the staged activations. begin() asks for the first pieces, which a kernel may do before its activations are
+// there; run() multiplies them and asks for the rest. Both with the same places: codes of this lane's two rows (lane / 4, and 8 further),
+// scales likewise, at the first group. Batches of Unroll neighbouring steps: first, first + by, ... as long as there are steps, so that
+// what a lane asks for at once lies together.
 // Grouped: the weight has a scale per `group` columns.
 template <Format F, int B, int Unroll, bool Grouped>
-__device__ void dot_tile(const std::byte* lo, const std::byte* hi, const std::byte* scales_lo, const std::byte* scales_hi, int group,
-                         int first, int by, int steps, const __nv_bfloat16* xs, int stride, int tokens, float (&c)[4]) {
+class DotTile {
+ public:
+  __device__ void begin(const std::byte* lo, const std::byte* hi, const std::byte* scales_lo, const std::byte* scales_hi, int group,
+                        int first, int by, int steps) {
+    lo_ = lo, hi_ = hi, scales_lo_ = scales_lo, scales_hi_ = scales_hi;
+    group_ = group, first_ = first, by_ = by, steps_ = steps;
+    fetch(a_, first);
+    fetch(b_, first + by);
+  }
+
+  // xs: staged activations, [tokens][stride] in the order of stage(). c: the m16n8 accumulator of the lane, to which the tile is added
+  // as it is where there are groups or no scales, else with the scale of its rows.
+  __device__ void run(const __nv_bfloat16* xs, int stride, int tokens, float (&c)[4]) {
+    const int lane = threadIdx.x & 31;
+    const __nv_bfloat16* x = xs + ((lane >> 2) < tokens ? lane >> 2 : 0) * stride;
+    // While one batch of pieces is used, the next is on its way.
+    for (int i = first_; i * Unroll < steps_; i += 2 * by_) {
+      use(a_, i, x, tokens, c);
+      fetch(a_, i + 2 * by_);
+      use(b_, i + by_, x, tokens, c);
+      fetch(b_, i + 3 * by_);
+    }
+    if constexpr (Codes<F>::kScaled && !Grouped) {
+      const float scale_lo = scale_at<F>(scales_lo_, false, 0), scale_hi = scale_at<F>(scales_hi_, false, 0);
+      c[0] *= scale_lo;
+      c[1] *= scale_lo;
+      c[2] *= scale_hi;
+      c[3] *= scale_hi;
+    }
+  }
+
+ private:
   using Bytes = typename Piece<B>::type;
-  constexpr int kWords = B / 4, kLaneColumns = kWords * Codes<F>::kPerWord, kPairs = Codes<F>::kPerWord / 2;
-  const int lane = threadIdx.x & 31, t = lane & 3, n = lane >> 2;
-  const __nv_bfloat16* x = xs + (n < tokens ? n : 0) * stride;
-  const auto fetch = [&](Bytes(&low)[Unroll], Bytes(&high)[Unroll], int s0) {
+  static constexpr int kWords = B / 4, kLaneColumns = kWords * Codes<F>::kPerWord, kPairs = Codes<F>::kPerWord / 2;
+  struct Batch {
+    Bytes low[Unroll], high[Unroll];
+    float scale_low[Grouped ? Unroll : 1], scale_high[Grouped ? Unroll : 1];
+  };
+
+  __device__ void fetch(Batch& batch, int index) const {
+    const int t = threadIdx.x & 3;
 #pragma unroll
     for (int u = 0; u < Unroll; ++u) {
-      const int s = s0 + u * by;
-      if (s < steps) {
-        low[u] = __ldcs(reinterpret_cast<const Bytes*>(lo) + s * 4 + t);
-        high[u] = __ldcs(reinterpret_cast<const Bytes*>(hi) + s * 4 + t);
+      const int s = index * Unroll + u;
+      if (s >= steps_) break;
+      batch.low[u] = __ldcs(reinterpret_cast<const Bytes*>(lo_) + s * 4 + t);
+      batch.high[u] = __ldcs(reinterpret_cast<const Bytes*>(hi_) + s * 4 + t);
+      if constexpr (Grouped) {
+        const int g = s * step_columns<F, B>() / group_;
+        batch.scale_low[u] = scale_at<F>(scales_lo_, true, g);
+        batch.scale_high[u] = scale_at<F>(scales_hi_, true, g);
       }
     }
-  };
-  const auto use = [&](const Bytes(&low)[Unroll], const Bytes(&high)[Unroll], int s0) {
+  }
+
+  __device__ void use(const Batch& batch, int index, const __nv_bfloat16* x, int tokens, float (&c)[4]) const {
+    const int lane = threadIdx.x & 31, t = lane & 3, n = lane >> 2;
 #pragma unroll
     for (int u = 0; u < Unroll; ++u) {
-      const int s = s0 + u * by;
-      if (s >= steps) break;
-      const std::uint32_t* words_lo = reinterpret_cast<const std::uint32_t*>(&low[u]);
-      const std::uint32_t* words_hi = reinterpret_cast<const std::uint32_t*>(&high[u]);
+      const int s = index * Unroll + u;
+      if (s >= steps_) break;
+      const std::uint32_t* words_lo = reinterpret_cast<const std::uint32_t*>(&batch.low[u]);
+      const std::uint32_t* words_hi = reinterpret_cast<const std::uint32_t*>(&batch.high[u]);
       float sum[4] = {0, 0, 0, 0};
       const __nv_bfloat16* column = x + (s * 4 + t) * kLaneColumns;
       if constexpr (kPairs == 1) {  // two words are one product
@@ -88,33 +129,18 @@ __device__ void dot_tile(const std::byte* lo, const std::byte* hi, const std::by
         }
       }
       if constexpr (Grouped) {
-        const int g = s * step_columns<F, B>() / group;
-        const float scale_lo = scale_at<F>(scales_lo, true, g), scale_hi = scale_at<F>(scales_hi, true, g);
-        c[0] = fmaf(sum[0], scale_lo, c[0]);
-        c[1] = fmaf(sum[1], scale_lo, c[1]);
-        c[2] = fmaf(sum[2], scale_hi, c[2]);
-        c[3] = fmaf(sum[3], scale_hi, c[3]);
+        c[0] = fmaf(sum[0], batch.scale_low[u], c[0]);
+        c[1] = fmaf(sum[1], batch.scale_low[u], c[1]);
+        c[2] = fmaf(sum[2], batch.scale_high[u], c[2]);
+        c[3] = fmaf(sum[3], batch.scale_high[u], c[3]);
       }
     }
-  };
-  // While one batch of pieces is used, the next is on its way.
-  Bytes low_a[Unroll], high_a[Unroll], low_b[Unroll], high_b[Unroll];
-  const int batch = by * Unroll;
-  fetch(low_a, high_a, first);
-  for (int s0 = first; s0 < steps; s0 += 2 * batch) {
-    fetch(low_b, high_b, s0 + batch);
-    use(low_a, high_a, s0);
-    fetch(low_a, high_a, s0 + 2 * batch);
-    use(low_b, high_b, s0 + batch);
   }
-  if constexpr (Codes<F>::kScaled && !Grouped) {
-    const float scale_lo = scale_at<F>(scales_lo, false, 0), scale_hi = scale_at<F>(scales_hi, false, 0);
-    c[0] *= scale_lo;
-    c[1] *= scale_lo;
-    c[2] *= scale_hi;
-    c[3] *= scale_hi;
-  }
-}
+
+  const std::byte *lo_, *hi_, *scales_lo_, *scales_hi_;
+  int group_, first_, by_, steps_;
+  Batch a_, b_;
+};
 
 // The codes and scales of one row.
 struct RowPlace {
@@ -133,7 +159,7 @@ template <Format F, typename Row>
 __device__ void stage(const Row& row, int tokens, int columns, __nv_bfloat16* xs, int stride) {
   const int pieces = (stride - 8) / 8;
 #pragma unroll 4
-  for (int i = threadIdx.x; i < tokens * pieces; i += kDotWarps * 32) {
+  for (int i = threadIdx.x; i < tokens * pieces; i += blockDim.x) {
     const int r = i / pieces, k = i % pieces * 8;
     const float* x = row(r) + k;
     float v[8];
@@ -154,19 +180,6 @@ __device__ void stage(const Row& row, int tokens, int columns, __nv_bfloat16* xs
   }
 }
 
-// Asks for the first pieces of a tile while activations are staged.
-template <int B>
-__device__ inline void prefetch_tile(const std::byte* lo, const std::byte* hi, int first, int by, int steps) {
-  const int t = threadIdx.x & 3;
-#pragma unroll
-  for (int u = 0; u < 4; ++u) {
-    const int s = first + u * by;
-    if (s >= steps) break;
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(lo + (s * 4 + t) * B));
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(hi + (s * 4 + t) * B));
-  }
-}
-
 // Columns padded to whole steps, and 8 more so that rows lie in different banks.
 __host__ __device__ inline int staged_stride(int columns) { return (columns + 127) / 128 * 128 + 8; }
 
@@ -179,10 +192,10 @@ __device__ inline void put_sums(float* sums, int warp, const float (&c)[4]) {
   mine[(row + 8) * kDotTokens + token] = c[2];
   mine[(row + 8) * kDotTokens + token + 1] = c[3];
 }
-__device__ inline float total(const float* sums, int row, int token) {
+__device__ inline float total(const float* sums, int row, int token, int warps) {
   float f = 0;
-#pragma unroll
-  for (int w = 0; w < kDotWarps; ++w) f += sums[(w * kDotRows + row) * kDotTokens + token];
+#pragma unroll 4
+  for (int w = 0; w < warps; ++w) f += sums[(w * kDotRows + row) * kDotTokens + token];
   return f;
 }
 

@@ -120,6 +120,11 @@ int gqa_attend_reference(const GqaAttendArgs& a, void*) {
   return 0;
 }
 
+int gqa_decode_reference(const GqaDecodeArgs& a, void* stream) {
+  const int failed = gqa_append_reference(a.append, stream);
+  return failed != 0 ? failed : gqa_attend_reference(a.attend, stream);
+}
+
 int mla_append_reference(const MlaAppendArgs& a, void*) {
   if (a.latent_dim > kMostWidth || a.rope_dim > kMostWidth) return 1;
   const std::size_t head_in = a.nope_dim + a.rope_dim, head_query = a.latent_dim + a.rope_dim;

@@ -70,4 +70,15 @@ int await_reference(const AwaitArgs& a, void*) {
   return 0;
 }
 
+int route_publish_reference(const RoutePublishArgs& a, void* stream) {
+  int failed = a.norm.count == 0 ? 0 : add_norm_reference(a.norm, stream);
+  if (failed == 0) failed = route_reference(a.route, stream);
+  return failed != 0 ? failed : publish_reference(a.publish, stream);
+}
+
+int await_norm_reference(const AwaitNormArgs& a, void* stream) {
+  const int failed = await_reference(a.await, stream);
+  return failed != 0 ? failed : add_norm_reference(a.norm, stream);
+}
+
 }  // namespace ktc::gpu
