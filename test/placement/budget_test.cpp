@@ -86,8 +86,8 @@ TEST(BudgetTest, FourSlotsFitWithThreeMoreExperts) {
   EXPECT_EQ(cpu.weights, (3 * 8 - 3) * 3 * kMiB);
   EXPECT_EQ(cpu.kv, 0u);
   EXPECT_EQ(gpu.rest, kMiB + 10 * 64 + 4160) << "the driver; 4 sequences of 256 pages and one, and 10 lists of up to 16";
-  // cold experts of three layers in f32, for 1, 2 and 4 tokens: header, ids, weights, x; 32 panels of 11 cells
-  EXPECT_EQ(cpu.rest, 3 * (3 * (64 + 64 + 64) + 7 * (4096 + 32 * 11 * 16)));
+  // cold experts of three layers in bf16, for 1, 2 and 4 tokens: header, ids, weights, x; 32 panels of 6 cells
+  EXPECT_EQ(cpu.rest, 3 * (3 * (64 + 64 + 64) + 7 * (2048 + 32 * 6 * 16)));
 }
 
 // 24 MiB of layer 0's experts, 5.6 of dense parts, 32 of the cache and 2 of the rest.
@@ -154,7 +154,7 @@ TEST(BudgetTest, TheCpuHasABudgetToo) {
                                 "g, sm: 80, memory: 74MiB, context: 1MiB}]\n");
   ASSERT_FALSE(placed.ok());
   EXPECT_EQ(placed.status().message(),
-            "p.yaml: cpu is too small by 8.7 MiB: found 72.7 MiB (RoutedExperts 72.0 MiB, records 201.2 KiB, arena at most 466.7 KiB), "
+            "p.yaml: cpu is too small by 9.3 MiB: found 73.3 MiB (RoutedExperts 72.0 MiB, records 106.7 KiB, arena at most 1.2 MiB), "
             "expected at most 64.0 MiB of target 'tiny'; place modules elsewhere, take a smaller batch.chunk, or raise "
             "the limit of cpu");
 }

@@ -124,6 +124,13 @@ TEST(PlaceTest, UnknownDevicesAreErrorsEverywhere) {
             "cpu, cuda:0; name one of these, compile for another target with --target, or write best-effort: true to take what there is");
 }
 
+TEST(PlaceTest, AttentionIsOnOneDevice) {
+  EXPECT_EQ(error_of(try_place(build_model({.layers = 2}), rule("{class: Attention, name: \".*layers.1.*\"}", "{device: cpu}") +
+                                                                rule("{class: \"*\"}", "{device: cuda:0}"))),
+            "p.yaml:3:74: attention on two devices: 'model.layers.1.self_attn': found cpu, expected cuda:0 for every layer; this "
+            "version keeps one KV cache, on one device");
+}
+
 TEST(PlaceTest, NativeKeepsTheCheckpointsPrecision) {
   auto experts = [](models::TensorType type, const char* weights) {
     const ModelDesc model = build_model({.layers = 1, .type = type});
@@ -374,7 +381,7 @@ TEST(HotExpertsTest, CountOnTheirGpuAndNoLongerOnTheCpu) {
     if (line.category == "weights" && line.name.ends_with("mlp.experts")) cold += line.bytes;
   }
   EXPECT_EQ(hot, 2u * 3 * 12288);
-  EXPECT_EQ(cold, 2u * 5 * 12288);
+  EXPECT_EQ(cold, 2u * 5 * 16384) << "panels of down [64, 32], K padded to 64";
   const Placement moving =
       place_ok(model, kRest, "experts: {on_gpu: 3, gpu: {devices: [cuda:0]}, update: {every_tokens: 256}}\n");
   hot = cold = 0;
@@ -382,8 +389,8 @@ TEST(HotExpertsTest, CountOnTheirGpuAndNoLongerOnTheCpu) {
     if (line.category == "hot-experts") hot += line.bytes;
     if (line.category == "weights" && line.name.ends_with("mlp.experts")) cold += line.bytes;
   }
-  EXPECT_EQ(hot, 2u * 3 * 12288 + 2 * 12288) << "two spare slots";
-  EXPECT_EQ(cold, 2u * 8 * 12288) << "the host keeps every expert that may move";
+  EXPECT_EQ(hot, 2u * 3 * 12288 + 2 * 16384) << "two spare slots, as the CPU packs";
+  EXPECT_EQ(cold, 2u * 8 * 16384) << "the host keeps every expert that may move";
 }
 
 TEST(HotExpertsTest, PinnedAndRuledExpertsStay) {
