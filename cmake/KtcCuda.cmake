@@ -4,7 +4,14 @@
 # and the presets narrow it. runtime/device refuses a card that no entry serves, with the remedy.
 set(KTC_CUDA_ARCHITECTURES "80-real;86-real;89-real;90-real;120-real;90-virtual" CACHE STRING
   "compute capabilities, as in CMAKE_CUDA_ARCHITECTURES")
-set(CMAKE_CUDA_ARCHITECTURES "${KTC_CUDA_ARCHITECTURES}")
+set(architectures ${KTC_CUDA_ARCHITECTURES})
+# Code for compute capability 9.0 may use all that these cards have (warp groups), which PTX for later ones may not.
+if("90" IN_LIST architectures)
+  list(REMOVE_ITEM architectures 90)
+  list(APPEND architectures 90a-real 90-virtual)
+endif()
+list(TRANSFORM architectures REPLACE "^90-real$" "90a-real")
+set(CMAKE_CUDA_ARCHITECTURES "${architectures}")
 set(CMAKE_CUDA_RUNTIME_LIBRARY Static)  # a program starts, and says so, where no driver is
 set(CMAKE_CUDA_COMPILER "${KTC_NVCC}")
 if(NOT CMAKE_CUDA_HOST_COMPILER)

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "runtime/formats/gpu_workspace.h"
+#include "runtime/kernels/cuda/large_product.h"
 #include "test/kernels_cuda/gpu_fixture.h"
 
 namespace ktc::gpu {
@@ -66,6 +67,39 @@ TEST_P(Products, Linear) {
             ASSERT_NEAR(got[r * shape.n + n], s.value + (with_bias ? bias[n] : 0), tolerance(kind, activations, s.size)) << "row " << r << ", " << n;
           }
       }
+}
+
+// On a GPU with cuBLASLt: one algorithm for any number of rows, so that a row's bits are those that it gets among others.
+TEST_P(Products, LinearByTheLibrary) {
+  if (device_->info().emulated) GTEST_SKIP() << "a library for GPUs";
+  const struct { std::uint32_t n, k; bool bias; } shapes[] = {{136, 200, true}, {2048, 512, false}, {64, 1024, false}};
+  for (const auto& s : shapes) {
+    SCOPED_TRACE(std::to_string(s.n) + " x " + std::to_string(s.k));
+    std::vector<double> w;
+    const Weight packed = weight({Format::bf16, 0}, 1, s.n, s.k, w);
+    const std::uint32_t most = 1000;
+    const auto product = open_large_product(0, {s.n, s.k, (s.k + 63ull) / 64 * 64, packed.row_bytes / 2, s.n + 4, s.bias, most});
+    if (!large_products_version().ok()) GTEST_SKIP() << product.status().message();
+    ASSERT_TRUE(product.ok()) << product.status().message();
+    const auto x = floats(most * s.k), bias = floats(s.n);
+    const std::vector<double> wide(x.begin(), x.end());
+    std::vector<float> all;
+    for (const std::uint32_t rows : {most, 256u, 999u, 31u}) {
+      const Matrix out = output(rows, s.n, 4);
+      LinearArgs a = {matrix(x, s.k), packed, s.bias ? put(bias) : nullptr, out, rows, Format::bf16,
+                      scratch(gpu_linear_workspace(Format::bf16, rows, s.k).total())};
+      a.large = product->get();
+      run(kernels().linear, a);
+      const auto got = get(out, rows);
+      if (rows == most) all = got;
+      if (rows >= kLargeProductRows) EXPECT_TRUE(std::equal(got.begin(), got.end(), all.begin())) << rows << " rows";
+      for (std::size_t r = 0; r < rows; r += 17)
+        for (std::size_t n = 0; n < s.n; ++n) {
+          const Sum sum = dot(wide.data() + r * s.k, w.data() + n * s.k, s.k, Format::bf16);
+          ASSERT_NEAR(got[r * s.n + n], sum.value + (s.bias ? bias[n] : 0), 1e-6 + sum.size * 3e-6) << "row " << r << ", " << n;
+        }
+    }
+  }
 }
 
 double silu(double x) { return x / (1 + std::exp(-x)); }
@@ -230,6 +264,30 @@ TEST_P(Products, Experts) {
       }
     }
   }
+}
+
+// So many pairs that the down products of all columns would not fit: a token gets the bits that it gets among few.
+TEST_P(Products, ColumnsOfExpertsInTurn) {
+  constexpr std::uint32_t kMany = 9000, kSome = 300, kTopK = 8, kExperts = 16, kHidden = 1152, kIntermediate = 64;
+  static_assert(gpu_experts_columns(kMany * kTopK, kHidden) < kHidden && gpu_experts_columns(kSome * kTopK, kHidden) == kHidden);
+  if (device_->info().emulated) GTEST_SKIP() << "takes minutes";
+  std::vector<double> values;
+  const Weight gate_up = weight({Format::bf16, 0}, kExperts, 2 * kIntermediate, kHidden, values);
+  const Weight down = weight({Format::bf16, 0}, kExperts, kHidden, kIntermediate, values);
+  std::vector<std::int32_t> chosen;
+  for (std::uint32_t t = 0; t < kMany; ++t)
+    for (std::uint32_t k = 0; k < kTopK; ++k) chosen.push_back(static_cast<std::int32_t>(2 * k + below(2)));
+  ExpertsArgs a = {matrix(floats(kMany * kHidden, 0.3f), kHidden), ids(chosen, kTopK), matrix(floats(kMany * kTopK), kTopK), {}, gate_up, down,
+                   output(kMany, kHidden), kMany, kTopK, kExperts, Format::bf16,
+                   scratch(gpu_experts_workspace(Format::bf16, kMany, kTopK, kHidden, kIntermediate, kExperts).total())};
+  run(kernels().experts, a);
+  const auto many = get(a.out, kMany);
+  a.out = output(kSome, kHidden);
+  a.rows = kSome;
+  run(kernels().experts, a);
+  const auto some = get(a.out, kSome);
+  EXPECT_TRUE(std::equal(some.begin(), some.end(), many.begin()));
+  EXPECT_GT(*std::max_element(some.begin(), some.end()), 0.0f);
 }
 
 }  // namespace

@@ -1,7 +1,10 @@
-// One small matrix per head, as MLA has two of: out(t, h)[n] = x(t, h) . w[h][n]. Half a warp per row of the matrix, 8 columns a lane.
+// One small matrix per head, as MLA has two of: out(t, h)[n] = x(t, h) . w[h][n]. Few tokens: half a warp per row of the matrix,
+// 8 columns a lane; many tokens in tiles.
 #pragma once
 
 #include "runtime/kernels/cuda/device_common.cuh"
+#include "runtime/kernels/cuda/head_tiles.h"
+#include "runtime/kernels/cuda/split_product.h"
 
 namespace ktc::gpu {
 namespace {
@@ -62,6 +65,11 @@ __global__ void __launch_bounds__(kHeadWarps * kWarp) head_product_kernel(HeadPr
 
 inline int head_product(const HeadProduct& p, void* stream) {
   if (p.tokens == 0) return 0;
+  if (p.rounded && p.w.format == Format::bf16 && p.tokens >= kHeadTileTokens)
+    return launch_head_tiles({p.x, p.x_stride, p.x_head, p.w, p.out, p.out_stride, p.out_head, p.tokens}, stream);
+  if (!p.rounded && p.tokens >= kHeadTileTokens)
+    return split_product({{const_cast<float*>(p.x), p.x_stride, p.w.columns}, p.w, p.out, p.out_stride, p.tokens, p.w.batch, p.x_head, p.out_head},
+                         stream);
   if (p.w.columns > kMostHeadColumns) return cudaErrorInvalidValue;
   const unsigned passes = ceil_div(p.tokens, kHeadTokens);
   const dim3 grid(ceil_div(p.w.rows, kHeadRows), p.w.batch, passes < 64 ? passes : 64);

@@ -96,7 +96,8 @@ inline GemmArgs gemm_args(const __nv_bfloat16* a, std::uint64_t a_stride, const 
   return g;
 }
 
-int launch_tile_gemm(Format format, const GemmArgs& args, std::uint32_t most_tiles, void* stream);
+// `batch`: equal products, f32 to f32 in bf16 weights alone (GemmArgs::wide).
+int launch_tile_gemm(Format format, const GemmArgs& args, std::uint32_t most_tiles, void* stream, std::uint32_t batch = 1);
 
 // out[r][n] = x[r] . W[n] (+ bias), one warp per element: f32 activations, f32 weights.
 int linear_slow(const LinearArgs& args, void* stream);

@@ -143,6 +143,26 @@ void multiply(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std:
   sync_warp();
 }
 
+void multiply_groups(float (&c)[16][4], std::uint64_t a, std::uint64_t b) {
+  // Two neighbours of a row: rows of 128 bytes, bits 4 to 6 of an address exchanged by bits 7 to 9.
+  const auto pair = [](std::uint64_t operand, unsigned row, unsigned k) {
+    const std::uint64_t at = operand * 16 + row * 128 + k * 2;
+    std::uint32_t both;
+    std::memcpy(&both, address(static_cast<std::uint32_t>(at ^ ((at >> 7 & 7) << 4))), 4);
+    return both;
+  };
+  const unsigned row = thread_index.x / 32 % 4 * 16 + lane() / 4, column = lane() % 4 * 2;
+  for (unsigned j = 0; j < 16; ++j)
+    for (unsigned i = 0; i < 4; ++i) {
+      float sum = 0;
+      for (unsigned k = 0; k < 16; k += 2) {
+        const std::uint32_t x = pair(a, row + i / 2 * 8, k), y = pair(b, j * 8 + column + i % 2, k);
+        sum += low(x) * low(y) + high(x) * high(y);
+      }
+      c[j][i] += sum;
+    }
+}
+
 void run(dim3 grid, unsigned threads, std::size_t shared, void (*body)(void*), void* context) {
   std::lock_guard lock(one_grid);
   if (dynamic_shared == nullptr)

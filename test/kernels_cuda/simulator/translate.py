@@ -20,6 +20,13 @@ BODIES = {
     "load_fragments": "simulator::load_matrix(r, from, false);",
     "load_fragments_turned": "simulator::load_matrix(r, from, true);",
     "load_matrix": "simulator::load_matrix(r, from, false);",
+    "group_operand": "return address >> 4;",
+    "multiply_groups": "simulator::multiply_groups(c, a, b);",
+    "show_to_groups": "",
+    "begin_groups": "",
+    "commit_groups": "",
+    "wait_groups": "",
+    "fetch_piece": "",
     "store_cell": "using Wide = long long __attribute__((vector_size(16))); Wide x; std::memcpy(&x, &v, 16); "
                   "__atomic_thread_fence(__ATOMIC_RELEASE); *static_cast<volatile Wide*>(address) = x;",
     "load_cell": "uint4 v; using Wide = long long __attribute__((vector_size(16))); const Wide x = *static_cast<const volatile Wide*>(address); "
