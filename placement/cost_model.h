@@ -8,17 +8,22 @@
 //   product on a CPU   max(r, c) + 0.5 min(r, c): r = bytes / (read rate * read_efficiency), c = operations / rate of the kernel
 //                      that the rows per matrix select (tiles.h). The 0.5 is what overlap leaves, fitted to expert layers that
 //                      were measured at 1 to 256 tokens per expert: within 17 % (cost_model_test.cpp)
-//   product on a GPU   max(r, c) + kernels * kernel_us
-//   attention          its products, and the KV cache read once for each row: context * bytes of a token
-//   hand-off           handoff_us, times the probability that any pair is cold, and record and result over PCIe
-//   MoE layer          before + max(GPU: shared + hot, hand-off + CPU: in time + what of late_{l-1} is not done yet)
+//                      c has the time of the values that are written: scaled, activated, quantised, added
+//   product on a GPU   max(r, c) + kernels * (kernel_us + columns * column_ns); of prompts with times of their own, a router's products
+//                      for each column at least prefill_column_ns, and 8 bytes moved for each value
+//   attention          its products, and the KV cache read once for each row: context * bytes of a token; operations at a rate of
+//                      their own
+//   caches             of a CPU whose last cache holds all weights they are read at its rate; none of a plan half as large again
+//   step               step_us, and the logits: over PCIe, and looked at by one thread
+//   hand-off           (handoff_us and the bytes of record and result) times the probability that any pair is cold
+//   MoE layer          before + max(GPU: shared + hot, hand-off + CPU: in time + what of late_{l-1} is not done yet); in prompts their sum
 //   deferral           of X cold pairs of a token, X binomial, min(D, X) are late (scope cpu), or D of all k. Late work of layer l
 //                      runs on the CPU while the GPU is in layer l + 1. A chain of layers therefore tends to
 //                      max(CPU time, GPU time), never less
-//   streamed prefill   max(all cold experts over PCIe, GPU)
+//   streamed prefill   max(all cold experts over PCIe, GPU); the GPU also unpacks them
 //
-// One GPU works at a time (a chain of layers), but for hot experts elsewhere, which run beside it. Not modelled: caches that
-// hold the weights (small models are faster than predicted), a CPU whose bandwidth others take, the host's work between steps.
+// One GPU works at a time (a chain of layers), but for hot experts elsewhere, which run beside it. Not modelled: a CPU whose
+// bandwidth others take; experts that are chosen again while a cache has them.
 #pragma once
 
 #include <array>
@@ -62,6 +67,20 @@ struct Prediction {
   std::vector<std::string> notes;  // rates that were assumed
 };
 
+// A MoE layer in a streamed step of prefill whose experts of the CPU pass through the GPU of its router, in us.
+struct StreamedLayer {
+  std::uint32_t module = 0;  // RoutedExperts
+  double chain = 0;          // of that GPU, from the end of the layer before to the router's choice
+  double beside = 0;         // of that GPU, with the choice: shared and hot experts
+  double values = 0;         // x and the choice of every row to the CPU, and a result back
+  double cold = 0;           // experts that pass through; how many pairs of the step are theirs
+  double pairs = 0;
+};
+// One of many experts of such a layer, chosen by so many rows; without the fixed times of kernels.
+struct ExpertTime {
+  double cpu = 0, gpu = 0, copy = 0;
+};
+
 struct CostOptions {
   std::uint32_t context = 0;  // 0: half of kv_cache.tokens
 };
@@ -83,6 +102,12 @@ class CostModel {
   // The same for one MoE layer alone (its module, its hot experts on one GPU), as if its neighbours were equal: without deferral
   // us_per_token is a constant plus the sum of these. `expert_bytes`: of one hot expert.
   double layer_us_per_token(const HotExperts& hot, double expert_bytes) const;
+
+  // A step of prefill of `rows` tokens; `streamed`: all experts of the CPU pass through the GPU.
+  Expected<StepCost> prefill(const std::vector<HotExperts>& hot, std::uint32_t rows, bool streamed) const;
+  // Layers without a GPU for the experts of the CPU are left out.
+  Expected<std::vector<StreamedLayer>> streamed_layers(const std::vector<HotExperts>& hot, std::uint32_t rows) const;
+  ExpertTime expert_time(const StreamedLayer& layer, double rows) const;
 
   // Bytes of one hot expert of a layer.
   Expected<double> hot_expert_bytes(const HotExperts& hot) const;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "placement/strategies.h"
 #include "placement/target.h"
 #include "runtime/base/status.h"
+#include "runtime/formats/expert_share.h"
 
 namespace ktc::placement {
 
@@ -49,11 +51,26 @@ struct MemoryLine {
   std::uint64_t bytes = 0;
 };
 
+// A step of prefill of so many tokens, predicted (us): its experts of the CPU pass through the GPU, the CPU taking its share; the
+// same without a share; the CPU computes them, in steps of at most batch.chunk.
+struct StreamPoint {
+  std::uint32_t tokens = 0;
+  double streamed = 0, unshared = 0, on_cpu = 0;
+};
+// Which steps stream, and why (streaming.h).
+struct StreamChoice {
+  std::uint32_t from = 0;  // fewest tokens of a step that streams; 0: none does
+  bool stated = false;     // by batch.stream_from; otherwise predicted
+  std::map<std::uint32_t, ExpertShare> shares;  // by module, of those whose experts the CPU shares
+  std::vector<StreamPoint> points;              // ascending, around `from`; empty: nothing to choose
+};
+
 struct Placement {
   std::vector<ModulePlacement> modules;  // parallel to ModelDesc::modules
   std::vector<RuleUse> rules;            // parallel to Policy::rules
   std::vector<HotExperts> hot;           // layers without any are left out
   ExpertCounts counts;                   // of all MoE layers, as the strategy saw them; empty: none
+  StreamChoice stream;
   std::string kv_device;                 // device of the first attention module
   std::vector<Difference> differences;   // empty unless the policy says best-effort
   std::vector<MemoryLine> memory;        // weights and kv-cache exactly, arena as an upper bound (memory.h)

@@ -267,7 +267,7 @@ Status read_kv_cache(const Node& node, KvCachePolicy* kv) {
 }
 
 Status read_batch(const Node& node, BatchPolicy* batch) {
-  KTC_ASSIGN_OR_RETURN(Map map, node.map({"decode", "chunk", "stream_chunk"}));
+  KTC_ASSIGN_OR_RETURN(Map map, node.map({"decode", "chunk", "stream_chunk", "stream_from", "stream_share"}));
   batch->position = node.position();
   if (map.has("decode")) {
     KTC_ASSIGN_OR_RETURN(std::vector<Node> items, map["decode"].sequence());
@@ -286,6 +286,16 @@ Status read_batch(const Node& node, BatchPolicy* batch) {
   if (batch->stream_chunk != 0 && batch->stream_chunk < batch->chunk)
     return map["stream_chunk"].error("smaller than chunk", fmt::format("at least {}", batch->chunk),
                                      "remove stream_chunk to stream nothing");
+  KTC_RETURN_IF_ERROR(read_count(map, "stream_from", 1, kMaxChunk, &batch->stream_from));
+  if (map.has("stream_share")) {
+    KTC_ASSIGN_OR_RETURN(batch->stream_share, map["stream_share"].boolean());
+  }
+  for (const char* key : {"stream_from", "stream_share"})
+    if (map.has(key) && batch->stream_chunk == 0)
+      return map[key].error("nothing is streamed", "a batch with stream_chunk", std::string("add stream_chunk or remove ") + key);
+  if (batch->stream_from > batch->stream_chunk)
+    return map["stream_from"].error("more tokens than a step has", fmt::format("at most {}", batch->stream_chunk),
+                                    "remove stream_chunk to stream nothing");
   return Status();
 }
 

@@ -99,6 +99,8 @@ struct BatchPolicy {
   std::vector<std::uint32_t> decode{1};  // ascending buckets
   std::uint32_t chunk = 512;             // tokens per prefill step
   std::uint32_t stream_chunk = 0;        // 0: no streamed prefill
+  std::uint32_t stream_from = 0;         // fewest tokens of a step that streams; 0: the cost model's choice
+  bool stream_share = true;              // the CPU may compute a share of a streamed step's experts
   Position position;
 };
 

@@ -41,20 +41,21 @@ Status read_positive(const Map& map, std::string_view key, std::string_view unit
   return Status();
 }
 
-Status read_fraction(const Node& node, double* target) {
+// `most`: a GPU's experts may be faster than the product that its rate was measured with.
+Status read_fraction(const Node& node, double* target, double most = 1) {
   KTC_ASSIGN_OR_RETURN(*target, node.number());
-  if (!(*target > 0 && *target <= 1)) return node.error({}, "a fraction above 0 and at most 1");
+  if (!(*target > 0 && *target <= most)) return node.error({}, fmt::format("a fraction above 0 and at most {}", most));
   return Status();
 }
 
 // One number for all formats, or a map of them.
-Status read_efficiency(const Map& map, std::string_view key, Efficiency* target) {
+Status read_efficiency(const Map& map, std::string_view key, Efficiency* target, double most = 1) {
   constexpr Format kWeights[] = {Format::f32, Format::bf16, Format::fp8, Format::int8, Format::int4};
   if (!map.has(key)) return Status();
   const Node node = map[key];
   if (node.is_scalar()) {
     double all = 0;
-    KTC_RETURN_IF_ERROR(read_fraction(node, &all));
+    KTC_RETURN_IF_ERROR(read_fraction(node, &all, most));
     for (const Format format : kWeights) (*target)[format] = all;
     return Status();
   }
@@ -62,7 +63,7 @@ Status read_efficiency(const Map& map, std::string_view key, Efficiency* target)
   for (const Format format : kWeights) names.emplace_back(to_string(format));
   KTC_ASSIGN_OR_RETURN(Map formats, node.map(names));
   for (const Format format : kWeights)
-    if (formats.has(to_string(format))) KTC_RETURN_IF_ERROR(read_fraction(formats[to_string(format)], &(*target)[format]));
+    if (formats.has(to_string(format))) KTC_RETURN_IF_ERROR(read_fraction(formats[to_string(format)], &(*target)[format], most));
   return Status();
 }
 
@@ -134,7 +135,7 @@ Expected<GpuTarget> read_gpu(const Node& node, const std::vector<GpuTarget>& ear
   KTC_RETURN_IF_ERROR(read_positive(map, "bf16_tflops", "10^12 operations a second", &gpu.bf16_tflops));
   KTC_RETURN_IF_ERROR(read_positive(map, "attention_tflops", "10^12 operations a second", &gpu.attention_tflops));
   KTC_RETURN_IF_ERROR(read_efficiency(map, "read_efficiency", &gpu.read_efficiency));
-  KTC_RETURN_IF_ERROR(read_efficiency(map, "matrix_efficiency", &gpu.matrix_efficiency));
+  KTC_RETURN_IF_ERROR(read_efficiency(map, "matrix_efficiency", &gpu.matrix_efficiency, 4));
   if (map.has("attention_efficiency")) KTC_RETURN_IF_ERROR(read_fraction(map["attention_efficiency"], &gpu.attention_efficiency));
   KTC_RETURN_IF_ERROR(read_positive(map, "kernel_us", "microseconds", &gpu.kernel_us));
   KTC_RETURN_IF_ERROR(read_positive(map, "column_ns", "nanoseconds", &gpu.column_ns));

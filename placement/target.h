@@ -51,11 +51,12 @@ struct GpuTarget {
   double bf16_tflops = 0;    // large products, as reached
   double attention_tflops = 0;  // attention over many rows, as reached
   Efficiency read_efficiency;  // of read_gb_per_s: products of one token
-  Efficiency matrix_efficiency;  // of bf16_tflops: experts of many tokens
+  Efficiency matrix_efficiency;  // of bf16_tflops: experts of many tokens; at most 4
   double attention_efficiency = 0;  // of read_gb_per_s: keys and values of one token
   double kernel_us = 0;      // fixed time of one kernel in a graph
   double column_ns = 0;      // the same, more for each column of the model's rows
-  double prefill_kernel_us = 0, prefill_column_ns = 0;  // the same of prompts, whose kernels are launched one by one
+  double prefill_kernel_us = 0;  // of prompts, whose kernels are launched one by one
+  double prefill_column_ns = 0;  // of a prompt's router, whose products are a chain: for each column, at least
   double step_us = 0;        // of a step besides its kernels: inputs copied, the graph launched, logits copied back and looked at
   double handoff_us = 0;     // of one layer, kernels included: publish, the CPU's answer at once, await; besides the next
   double handoff_gb_per_s = 0;  // bytes of the record and the result of a layer

@@ -251,6 +251,7 @@ class Builder {
       out->max_tokens = static_cast<std::uint32_t>(bounds.getTokens());
       out->max_rows = static_cast<std::uint32_t>(bounds.getRows());
       out->max_sequences = static_cast<std::uint32_t>(bounds.getSequences());
+      out->from_tokens = static_cast<std::uint32_t>(entry.getFrom().value_or(0));
       for (mlir::Attribute attribute : entry.getBuffersAttr()) {
         auto buffer = mlir::cast<kt::BufferAttr>(attribute);
         auto o = std::make_unique<planfb::BufferT>();

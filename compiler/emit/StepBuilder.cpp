@@ -132,6 +132,13 @@ bool setOp(planfb::OpUnion& out, mlir::Operation* op, PlanIndex& index) {
         }
         t.stream = o.getStream();
         if (t.stream) t.stream_group = static_cast<std::uint32_t>(streamOf(o)->group);  // its account was counted with it
+        if (kt::ShareAttr s = o.getShareAttr()) {
+          t.share = std::make_unique<planfb::ExpertShareT>();
+          t.share->ahead_ns = s.getAhead(), t.share->ahead_row_ns = s.getAheadRow();
+          t.share->copy_ns = s.getCopy(), t.share->gpu_ns = s.getGpu(), t.share->gpu_row_ns = s.getGpuRow();
+          t.share->cpu_ns = s.getCpu(), t.share->cpu_row_ns = s.getCpuRow();
+          t.share->values_ns = s.getValues(), t.share->values_row_ns = s.getValuesRow();
+        }
         out.Set(std::move(t));
         return true;
       })

@@ -27,7 +27,7 @@ class Importer {
     addFacts(target);
     // symbols in front, the entry behind them
     auto entry = kt::EntryOp::create(builder_, module_.getLoc(), "model", kt::EntryKind::generic, kt::BoundsAttr(),
-                                     mlir::ArrayAttr(), mlir::ArrayAttr(), mlir::StringAttr());
+                                     mlir::ArrayAttr(), mlir::ArrayAttr(), mlir::IntegerAttr(), mlir::StringAttr());
     module_.getBody()->push_back(entry);
     symbols_ = entry;
     addBody(entry);
@@ -125,7 +125,7 @@ class Importer {
                              mlir::DenseI32ArrayAttr(), i64(model_.hidden), i64(experts.intermediate),
                              mlir::TypeAttr::get(typeOf(gateUp.type)), wholeSlot(gateUp), wholeSlot(down),
                              mlir::StringAttr(), mlir::StringAttr(), mlir::StringAttr(), mlir::IntegerAttr(),
-                             kt::HotAttr(), mlir::StringAttr());
+                             kt::HotAttr(), kt::ShareAttr(), mlir::StringAttr());
     return FlatSymbolRefAttr::get(&context_, module.name);
   }
 
@@ -238,7 +238,7 @@ class Importer {
     const auto& d = std::get<models::ExpertsDesc>(module.attributes);
     return kt::ExpertsOp::create(builder_, locate(module.line), x.getType(), swiglu(), x, routed.first,
                                  routed.second, Value(), bank(module, d), mlir::DenseI32ArrayAttr(), kt::LateAttr(),
-                                 mlir::UnitAttr(), describe(module), {}, {}, {}, {}, {}, {});
+                                 mlir::UnitAttr(), kt::ShareAttr(), describe(module), {}, {}, {}, {}, {}, {});
   }
 
   // The sum belongs to the module whose output it adds.

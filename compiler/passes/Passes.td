@@ -124,13 +124,18 @@ def StreamExperts : Kt_Pass<"kt-stream-experts"> {
   let summary = "let the CPU's experts pass through the GPU in long steps of prefill";
   let description = [{
     In extend entries of `chunk` tokens or more, experts of the CPU whose router is on a GPU run there: their bank stays in the
-    CPU's memory and is copied through, layer by layer, while the layers before are computed. So many tokens use every expert
-    that copying all of them costs less than computing them on the CPU. What the CPU adds up of such experts moves along; values
-    do not, so the entry has no transfers. Products take bf16 on the left where the CPU would take int8, and f32 where it takes
-    f32. Runs behind `kt-defer-experts`: what is late is the same in every entry.
+    CPU's memory and is copied through, layer by layer, while the layers before are computed. All of them are copied however few
+    tokens there are, and the CPU's time grows with the tokens: from how many on a step runs in that entry was predicted by the cost
+    model (`kt.stream` of the module, from `kt-place`) and becomes `from` of the entry. Where it says that this never pays, nothing
+    is streamed. What the CPU adds up of such experts moves along. Products take bf16 on the left where the CPU would take int8, and
+    f32 where it takes f32. Runs behind `kt-defer-experts`: what is late is the same in every entry.
+
+    A bank with `#kt.share` has the same op once more on the CPU, whose result the sum takes too: at run time a rule says which
+    experts that one takes, by how many rows chose them. Ops with late parts are not shared.
 
     Before: `%y = kt.experts swiglu %x, %e, %w @b …` on the CPU in `extend[8192]`, `%e, %w = kt.route %x …` on cuda:0
-    After:  `%y = kt.experts swiglu %x, %e, %w @b stream …` on cuda:0, with `kt.expert_bank @b … on "cpu"` as before
+    After:  `%y = kt.experts swiglu %x, %e, %w @b stream …` on cuda:0, with `kt.expert_bank @b … on "cpu"` as before;
+            with a share `%y = kt.experts … @b stream share <…>` on cuda:0, `%z = kt.experts … @b share <…>` on the CPU
   }];
   let options = [
     Option<"chunk", "chunk", "uint32_t", "0", "tokens of the smallest step that streams experts, 0: none">,
@@ -159,7 +164,7 @@ def VerifyTransferred : Kt_Pass<"kt-verify-transferred"> {
     CPU that are streamed to a GPU. Each record of an
     entry has exactly one submit and one await, in decode entries alone. Deferral loses nothing: an op for the part in time has
     exactly one for the late part over the same operands, whose result is added exactly once, in the next MoE layer, and
-    nowhere else. Sets `kt.phase` to `transferred`.
+    nowhere else. What streams a bank with a share has exactly one op of the CPU over the same values. Sets `kt.phase` to `transferred`.
   }];
 }
 
@@ -205,14 +210,23 @@ def Fuse : Kt_Pass<"kt-fuse"> {
 def Schedule : Kt_Pass<"kt-schedule"> {
   let summary = "order the steps so that devices wait for each other as little as possible";
   let description = [{
-    A list schedule over operands and cache order. Of the steps that could be next come first what hands work to the CPU, then
-    the CPU's work, then the GPU's, and last what waits for the CPU: so shared and hot experts lie between a layer's submit and
-    its await. The CPU's late experts come behind the await of their own layer, in front of the next layer's work. Steps of
-    one device keep their order among themselves where nothing of this decides, so a body on one device does not change.
+    A list schedule by critical path: the rates of the target predict every step's time (the cost model of placement), and of what
+    can begin on a device at once comes first what gives the CPU work, then the step with the most work behind it; where a device would have to wait for such a
+    step, another one goes before it if at least half of that fits into the wait. So the CPU's work begins as soon as its operands
+    exist, shared and hot experts lie between a layer's submit and its await, and whether late ones do depends on how long the CPU
+    takes. The CPU's late experts come behind the await of their own layer. In the list, which the host walks, the GPU's steps that
+    begin while the CPU computes come in front of that. An order that is predicted to be no faster than the given one is not taken,
+    nor is anything on one device moved.
+
+    The pipeline hands the target over as an object; `ktc-opt` reads it from a file.
 
     Before: `kt.submit`, `kt.experts` (CPU), `kt.await`, `kt.experts` (GPU, hot), `kt.mlp` (GPU, shared), `kt.add`
-    After:  `kt.submit`, `kt.experts` (CPU), `kt.experts` (GPU, hot), `kt.mlp` (GPU, shared), `kt.await`, `kt.add`
+    After:  `kt.submit`, `kt.experts` (GPU, hot), `kt.mlp` (GPU, shared), `kt.experts` (CPU), `kt.await`, `kt.add`
   }];
+  let options = [
+    Option<"target", "target", "std::string", "\"\"", "target file; empty: this machine, without its GPUs">,
+    Option<"rowScales", "row-scales", "bool", "false", "int8 activations have one scale per row">,
+  ];
 }
 
 def VerifyOptimised : Kt_Pass<"kt-verify-optimised"> {
@@ -256,10 +270,11 @@ def VerifyTiled : Kt_Pass<"kt-verify-tiled"> {
 // ---------------------------------------------------------------------------------------------------------------------- lowered
 
 def FormCudaGraphs : Kt_Pass<"kt-form-cuda-graphs"> {
-  let summary = "collect the GPU's steps of a decode entry in one chain per device";
+  let summary = "collect the GPU's steps of decode and sample entries in one chain per device";
   let description = [{
-    The steps of a GPU in a decode entry become one graph, launched once per step. Submits and awaits belong to it; a
-    `kt.transfer`, in which the host takes part, cuts it in two. Entries of other kinds have varying shapes and stay eager.
+    The steps of a GPU in a decode entry become one graph, launched once per step, and so does its sample entry behind it. Submits
+    and awaits belong to it; a `kt.transfer`, in which the host takes part, cuts it in two. Extend entries have varying shapes and
+    stay eager.
 
     Before: `kt.entry @"decode[1]" decode … { kt.norm … on cuda:0 }`
     After:  `kt.entry @"decode[1]" decode … graphs [#kt.graph<"decode[1].cuda:0" on "cuda:0">] { kt.norm … {graph = 0 : i64} }`

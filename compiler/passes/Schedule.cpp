@@ -1,10 +1,15 @@
 // kt-schedule
+#include <algorithm>
+#include <cmath>
+#include <map>
 #include <set>
 
 #include "compiler/passes/Passes.h"
 #include "compiler/passes/Remarks.h"
+#include "compiler/passes/analysis/StepTime.h"
 #include "dialects/kt/KtWalk.h"
 #include "llvm/ADT/SetVector.h"
+#include "placement/target.h"
 
 namespace ktc::compiler {
 
@@ -15,54 +20,77 @@ namespace {
 
 constexpr llvm::StringLiteral kName = "kt-schedule";
 
-// What comes first of the steps whose operands exist. Steps of one rank keep their order, so a body on one device keeps its.
-enum Rank : unsigned {
-  toCpu,    // the CPU is idle until it has something to do
-  onCpu,    // and then starts at once
-  onGpu,    // while the GPU goes on with what needs nothing from it
-  fromCpu,  // and waits last
+// An order of an entry's steps, and what is predicted of it. Devices run beside each other, each its steps in their order.
+struct Order {
+  std::vector<std::size_t> steps;
+  double us = 0;
 };
-
-Rank rankOf(kt::StepOpInterface step) {
-  // a record without pairs hands nothing over: it goes with its await
-  if (llvm::isa<kt::SubmitOp>(step.getOperation()) && step->use_empty()) return fromCpu;
-  const bool from = step.operandDevice() == "cpu", to = step.resultDevice() == "cpu";
-  return from && to ? onCpu : from ? fromCpu : to ? toCpu : onGpu;
-}
 
 class EntrySchedule {
  public:
-  explicit EntrySchedule(kt::EntryOp entry) : block_(entry.getBody().front()) {
+  EntrySchedule(kt::EntryOp entry, const StepTimes& times) : entry_(entry), block_(entry.getBody().front()) {
     for (auto step : block_.getOps<kt::StepOpInterface>()) {
       numbers_[step] = steps_.size();
       steps_.push_back(step);
+      time_.push_back(times.us(step, entry));
     }
     after_.resize(steps_.size());
-    waits_.resize(steps_.size(), 0);
-  }
-
-  // Returns how many steps have another predecessor than before.
-  unsigned run() {
+    before_.resize(steps_.size());
     for (kt::StepOpInterface step : steps_) addEdges(step);
     addCacheEdges();
     addRecordEdges();
     addLateEdges();
-    std::set<std::pair<unsigned, std::size_t>> ready;
-    for (std::size_t i = 0; i < steps_.size(); ++i) {
-      if (waits_[i] == 0) ready.insert({rankOf(steps_[i]), i});
-    }
-    unsigned moved = 0;
-    std::size_t expected = 0;  // were nothing moved
-    mlir::Operation* end = block_.getTerminator();
+    addShareEdges();
+    findRanks();
+  }
+
+  bool onOneDevice() {
+    return llvm::all_of(steps_, [&](kt::StepOpInterface s) {
+      return s.operandDevice() == steps_.front().operandDevice() && s.resultDevice() == steps_.front().operandDevice();
+    });
+  }
+
+  // The order as it is must not be kept: something is in front of what it has to follow.
+  bool mustMove() const {
+    for (std::size_t i = 0; i < steps_.size(); ++i)
+      if (llvm::any_of(before_[i], [&](std::size_t before) { return before > i; })) return true;
+    return false;
+  }
+
+  Order given() {
+    Order order;
+    for (std::size_t i = 0; i < steps_.size(); ++i) order.steps.push_back(i);
+    order.us = predict(order.steps);
+    return order;
+  }
+
+  // By critical path: of what can begin at once what gives the CPU work, then the step with the most work behind it. On a device that would have to wait for a step
+  // with more work behind it, another one goes first when half of it fits into the wait.
+  Order best() {
+    begin();
+    std::vector<double> start(steps_.size());
+    std::set<std::size_t> ready = roots();
     while (!ready.empty()) {
-      std::size_t next = ready.begin()->second;
-      ready.erase(ready.begin());
+      const std::size_t next = choose(ready);
+      ready.erase(next);
+      start[next] = place(next);
+      for (std::size_t user : after_[next])
+        if (--waits_[user] == 0) ready.insert(user);
+    }
+    Order order;
+    order.steps = merge(start);
+    order.us = predict(order.steps);
+    return order;
+  }
+
+  // Returns how many steps have another predecessor than before.
+  unsigned apply(const Order& order) {
+    unsigned moved = 0;
+    std::size_t expected = 0;
+    for (std::size_t next : order.steps) {
       moved += next != expected;
       expected = next + 1;
-      steps_[next]->moveBefore(end);
-      for (std::size_t user : after_[next]) {
-        if (--waits_[user] == 0) ready.insert({rankOf(steps_[user]), user});
-      }
+      steps_[next]->moveBefore(block_.getTerminator());
     }
     return moved;
   }
@@ -72,7 +100,7 @@ class EntrySchedule {
     auto a = numbers_.find(first), b = numbers_.find(then);
     if (a == numbers_.end() || b == numbers_.end() || a->second == b->second) return;
     after_[a->second].push_back(b->second);
-    ++waits_[b->second];
+    before_[b->second].push_back(a->second);
   }
 
   void addEdges(kt::StepOpInterface step) {
@@ -96,12 +124,18 @@ class EntrySchedule {
     }
   }
 
+  // A record without pairs hands nothing over: it goes with its await.
   void addRecordEdges() {
     llvm::DenseMap<int64_t, mlir::Operation*> submits;
     for (kt::StepOpInterface step : steps_) {
       if (auto submit = llvm::dyn_cast<kt::SubmitOp>(step.getOperation())) submits[submit.getRecord()] = submit;
       auto await = llvm::dyn_cast<kt::AwaitOp>(step.getOperation());
-      if (mlir::Operation* submit = await ? submits.lookup(await.getRecord()) : nullptr) edge(submit, await);
+      mlir::Operation* submit = await ? submits.lookup(await.getRecord()) : nullptr;
+      if (!submit) continue;
+      if (submit->use_empty()) {
+        for (std::size_t other : llvm::to_vector(before_[numbers_.lookup(step)])) edge(steps_[other], submit);
+      }
+      edge(submit, await);
     }
   }
 
@@ -109,14 +143,27 @@ class EntrySchedule {
   void addLateEdges() {
     for (kt::StepOpInterface step : steps_) {
       auto late = llvm::dyn_cast<kt::ExpertsOp>(step.getOperation());
-      if (!late || !late.getLateAttr() || late.getLateAttr().getPart() != kt::ExpertsPart::late ||
-          rankOf(step) != onCpu) {
-        continue;
-      }
+      if (!late || !late.getLateAttr() || late.getLateAttr().getPart() != kt::ExpertsPart::late || step.operandDevice() != "cpu") continue;
       for (mlir::Operation* user : late.getIds().getUsers()) {
         auto inTime = llvm::dyn_cast<kt::ExpertsOp>(user);
         if (!inTime || inTime == late || inTime.getBankAttr() != late.getBankAttr()) continue;
         if (mlir::Operation* delivery = deliveryOf(inTime.getOut())) edge(delivery, late);
+      }
+    }
+  }
+
+  // What streams a bank decides which experts the CPU takes, from a choice that is on the host.
+  void addShareEdges() {
+    for (kt::StepOpInterface step : steps_) {
+      auto streams = llvm::dyn_cast<kt::ExpertsOp>(step.getOperation());
+      if (!streams || !streams.getShareAttr() || !streams.getStream()) continue;
+      for (kt::StepOpInterface other : steps_) {
+        auto takes = llvm::dyn_cast<kt::ExpertsOp>(other.getOperation());
+        if (!takes || !takes.getShareAttr() || takes.getStream() || takes.getBankAttr() != streams.getBankAttr()) continue;
+        edge(streams, takes);
+        for (mlir::Value operand : takes->getOperands()) {
+          if (mlir::Operation* moves = operand.getDefiningOp()) edge(moves, streams);
+        }
       }
     }
   }
@@ -126,40 +173,189 @@ class EntrySchedule {
     llvm::SetVector<mlir::Operation*> users(value.user_begin(), value.user_end());
     for (std::size_t i = 0; i < users.size(); ++i) {
       auto step = llvm::dyn_cast<kt::StepOpInterface>(users[i]);
-      if (step && rankOf(step) == fromCpu) return users[i];
-      if (step && llvm::isa<kt::AddOp>(users[i]) && rankOf(step) == onCpu) users.insert(users[i]->user_begin(), users[i]->user_end());
+      if (!step || step.operandDevice() != "cpu") continue;
+      if (step.resultDevice() != "cpu") return users[i];
+      if (llvm::isa<kt::AddOp>(users[i])) users.insert(users[i]->user_begin(), users[i]->user_end());
     }
     return nullptr;
   }
 
+  // us from the start of a step to the end of the entry, were every device free.
+  void findRanks() {
+    rank_.assign(steps_.size(), 0);
+    begin();
+    std::vector<std::size_t> order;  // each behind what it needs
+    for (std::size_t root : roots()) order.push_back(root);
+    for (std::size_t at = 0; at < order.size(); ++at) {
+      for (std::size_t user : after_[order[at]])
+        if (--waits_[user] == 0) order.push_back(user);
+    }
+    for (std::size_t i : llvm::reverse(order)) {
+      for (std::size_t user : after_[i]) rank_[i] = std::max(rank_[i], rank_[user]);
+      rank_[i] += time_[i];
+    }
+  }
+
+  // The device that a step keeps busy: a move to or from the CPU is the GPU's.
+  llvm::StringRef deviceOf(std::size_t i) {
+    llvm::StringRef from = steps_[i].operandDevice(), to = steps_[i].resultDevice();
+    return from == "cpu" ? to : from;
+  }
+  // What gives the CPU work takes the GPU next to nothing, and waits for nobody.
+  double urgency(std::size_t i) { return leavesGpu(i) && !steps_[i]->use_empty() ? HUGE_VAL : rank_[i]; }
+  bool leavesGpu(std::size_t i) { return steps_[i].operandDevice() != "cpu" && steps_[i].resultDevice() == "cpu"; }
+
+  void begin() {
+    free_.clear();
+    end_.assign(steps_.size(), 0);
+    waits_.clear();
+    for (const auto& before : before_) waits_.push_back(before.size());
+  }
+  std::set<std::size_t> roots() const {
+    std::set<std::size_t> ready;
+    for (std::size_t i = 0; i < steps_.size(); ++i)
+      if (waits_[i] == 0) ready.insert(i);
+    return ready;
+  }
+  double earliest(std::size_t i) {
+    double at = free_[deviceOf(i).str()];
+    for (std::size_t before : before_[i]) at = std::max(at, end_[before]);
+    return at;
+  }
+  double place(std::size_t i) {
+    const double at = earliest(i);
+    end_[i] = free_[deviceOf(i).str()] = at + time_[i];
+    return at;
+  }
+
+  std::size_t choose(const std::set<std::size_t>& ready) {
+    const auto sooner = [&](std::size_t a, std::size_t b) {
+      const double at = earliest(a), bt = earliest(b);
+      return at != bt ? at < bt : urgency(a) != urgency(b) ? urgency(a) > urgency(b) : a < b;
+    };
+    const std::size_t first = *std::min_element(ready.begin(), ready.end(), sooner);
+    std::size_t chosen = first;
+    for (std::size_t other : ready) {
+      if (deviceOf(other) != deviceOf(first) || urgency(other) <= urgency(chosen)) continue;
+      const double wait = earliest(other) - earliest(first);
+      if (wait < time_[first] && 2 * wait < time_[first]) chosen = other;
+    }
+    return chosen;
+  }
+
+  // One list for the host, which launches GPUs' steps and computes the CPU's: by start, but steps of a GPU that begin while the CPU
+  // computes come in front of that, up to one that brings something to the CPU, since its next step waits for that too.
+  std::vector<std::size_t> merge(const std::vector<double>& start) {
+    std::vector<std::size_t> byStart;
+    for (std::size_t i = 0; i < steps_.size(); ++i) byStart.push_back(i);
+    std::stable_sort(byStart.begin(), byStart.end(), [&](std::size_t a, std::size_t b) {
+      return start[a] != start[b] ? start[a] < start[b] : rank_[a] > rank_[b];
+    });
+    std::vector<std::size_t> order;
+    std::vector<bool> listed(steps_.size(), false);
+    const auto possible = [&](std::size_t i) { return llvm::all_of(before_[i], [&](std::size_t b) { return listed[b]; }); };
+    const auto list = [&](std::size_t i) {
+      listed[i] = true;
+      order.push_back(i);
+    };
+    for (std::size_t at = 0; at < byStart.size();) {
+      const std::size_t next = byStart[at];
+      if (listed[next]) {
+        ++at;
+        continue;
+      }
+      if (!possible(next)) {  // of no length, and behind what begins at the same time
+        std::size_t other = at + 1;
+        while (listed[byStart[other]] || !possible(byStart[other])) ++other;
+        list(byStart[other]);
+        continue;
+      }
+      if (deviceOf(next) == "cpu") {
+        llvm::SmallVector<llvm::StringRef> closed;
+        for (std::size_t other = at + 1; other < byStart.size() && start[byStart[other]] < start[next] + time_[next]; ++other) {
+          const std::size_t ahead = byStart[other];
+          if (listed[ahead] || deviceOf(ahead) == "cpu" || llvm::is_contained(closed, deviceOf(ahead))) continue;
+          if (leavesGpu(ahead) || !possible(ahead)) closed.push_back(deviceOf(ahead));
+          else list(ahead);
+        }
+      }
+      list(next);
+      ++at;
+    }
+    return order;
+  }
+
+  double predict(const std::vector<std::size_t>& order) {
+    begin();
+    double end = 0;
+    for (std::size_t i : order) {
+      place(i);
+      end = std::max(end, end_[i]);
+    }
+    return end;
+  }
+
+  kt::EntryOp entry_;
   mlir::Block& block_;
   std::vector<kt::StepOpInterface> steps_;
   llvm::DenseMap<mlir::Operation*, std::size_t> numbers_;
-  std::vector<llvm::SmallVector<std::size_t, 4>> after_;  // by step
-  std::vector<unsigned> waits_;                           // for how many
+  std::vector<llvm::SmallVector<std::size_t, 4>> after_, before_;  // by step
+  std::vector<double> time_, rank_;                                // by step, us
+
+  // of the order that is being made
+  std::map<std::string, double> free_;  // by device: when its last step ends
+  std::vector<double> end_;
+  std::vector<std::size_t> waits_;      // for how many
 };
 
 struct Schedule : impl::ScheduleBase<Schedule> {
   using ScheduleBase::ScheduleBase;
+  Schedule(const placement::Target& target, bool byRow) : targetObject(&target) { rowScales = byRow; }
 
   void runOnOperation() override {
-    unsigned moved = 0;
+    placement::Target read;
+    if (!targetObject) {
+      auto loaded = target.empty() ? Expected<placement::Target>(placement::host_target()) : placement::read_target(target.getValue());
+      if (!loaded.ok()) {
+        mlir::emitError(mlir::UnknownLoc::get(&getContext())) << loaded.status().message();
+        return signalPassFailure();
+      }
+      read = *loaded;
+    }
     for (auto entry : getOperation().getOps<kt::EntryOp>()) {
       for (auto step : entry.getBody().getOps<kt::StepOpInterface>()) {
         if (step.getPlaceAttr()) continue;
         step->emitOpError("has no place; run kt-place first");
         return signalPassFailure();
       }
-      unsigned here = EntrySchedule(entry).run();
+    }
+    const StepTimes times(getOperation(), targetObject ? *targetObject : read, rowScales);
+    unsigned moved = 0;
+    for (auto entry : getOperation().getOps<kt::EntryOp>()) {
+      EntrySchedule schedule(entry, times);
+      if (entry.getBody().getOps<kt::StepOpInterface>().empty() || schedule.onOneDevice()) continue;
+      const Order given = schedule.given(), best = schedule.best();
+      // what is no faster changes nothing, so that a body once ordered keeps its order
+      const bool gains = schedule.mustMove() || best.us < given.us * (1 - 1e-9);
+      const unsigned here = gains ? schedule.apply(best) : 0;
       moved += here;
-      if (here == 0) continue;
-      mlir::remark::passed(entry.getLoc(), remark(kName, "Scheduled"))
-          << (entry.getSymName() + ": the CPU's work as early as it can be, waits for it last").str()
-          << mlir::remark::metric("moved", here);
+      auto remark = mlir::remark::passed(entry.getLoc(), compiler::remark(kName, "Scheduled"));
+      remark << (entry.getSymName() + ": by critical path, CPU and GPU beside each other").str()
+             << mlir::remark::metric("moved", here) << mlir::remark::metric("us", microseconds(gains ? best.us : given.us))
+             << mlir::remark::metric("us as given", microseconds(given.us));
     }
     remarkCounts(getOperation(), kName, {{"moved", moved}});
   }
+
+  static uint64_t microseconds(double us) { return static_cast<uint64_t>(std::llround(std::min(us, 1e15))); }
+
+  const placement::Target* targetObject = nullptr;
 };
 
 }  // namespace
+
+std::unique_ptr<mlir::Pass> createSchedule(const placement::Target& target, std::uint32_t granule) {
+  return std::make_unique<Schedule>(target, granule == 0);
+}
+
 }  // namespace ktc::compiler

@@ -70,7 +70,7 @@ class Specialiser {
   mlir::Block& create(kt::EntryKind kind, kt::BoundsAttr bounds) {
     builder_.setInsertionPointToEnd(body_.entry->getBlock());
     auto entry = kt::EntryOp::create(builder_, body_.entry.getLoc(), nameOf(kind, bounds.getTokens()), kind, bounds,
-                                     mlir::ArrayAttr(), mlir::ArrayAttr(), mlir::StringAttr());
+                                     mlir::ArrayAttr(), mlir::ArrayAttr(), mlir::IntegerAttr(), mlir::StringAttr());
     mlir::Block& block = entry.getBody().emplaceBlock();
     builder_.setInsertionPointToEnd(&block);
     return block;

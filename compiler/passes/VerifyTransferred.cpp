@@ -86,6 +86,35 @@ mlir::LogicalResult checkRecords(kt::EntryOp entry) {
   return mlir::success();
 }
 
+// What the router chose, before values moved.
+mlir::Value origin(mlir::Value value) {
+  for (;;) {
+    auto step = value.getDefiningOp<kt::StepOpInterface>();
+    if (!step || !llvm::isa<kt::TransferOp, kt::SubmitOp, kt::AwaitOp>(step.getOperation())) return value;
+    value = step->getOperand(llvm::cast<mlir::OpResult>(value).getResultNumber());
+  }
+}
+
+// A bank that is shared has two ops over the same values, one that streams it and one of the CPU.
+mlir::LogicalResult checkShares(kt::EntryOp entry) {
+  for (auto op : entry.getBody().getOps<kt::ExpertsOp>()) {
+    if (!op.getShareAttr()) continue;
+    if (op.getLateAttr() || entry.getKind() != kt::EntryKind::extend)
+      return op.emitOpError("shares experts; expected an entry of kind extend, and nothing late");
+    unsigned others = 0;
+    for (auto b : entry.getBody().getOps<kt::ExpertsOp>()) {
+      others += b != op && b.getShareAttr() == op.getShareAttr() && b.getStream() != op.getStream() && b.getBankAttr() == op.getBankAttr() &&
+                b.getSlotsAttr() == op.getSlotsAttr() && origin(b.getX()) == origin(op.getX()) && origin(b.getIds()) == origin(op.getIds()) &&
+                origin(b.getScores()) == origin(op.getScores());
+    }
+    if (others != 1) {
+      return op.emitOpError() << "shares experts with " << others << " ops over the same values, expected one that "
+                              << (op.getStream() ? "takes a share on the cpu" : "streams the bank");
+    }
+  }
+  return mlir::success();
+}
+
 // Every routed pair arrives once: in time, or with the next MoE layer.
 class LateCheck {
  public:
@@ -114,14 +143,6 @@ class LateCheck {
   }
 
  private:
-  // What the router chose, before values moved.
-  static mlir::Value origin(mlir::Value value) {
-    for (;;) {
-      auto step = value.getDefiningOp<kt::StepOpInterface>();
-      if (!step || !llvm::isa<kt::TransferOp, kt::SubmitOp, kt::AwaitOp>(step.getOperation())) return value;
-      value = step->getOperand(llvm::cast<mlir::OpResult>(value).getResultNumber());
-    }
-  }
   static mlir::Value choice(kt::ExpertsOp op) { return origin(op.getIds()); }
 
   static bool complete(kt::ExpertsOp a, kt::ExpertsOp b) {
@@ -190,7 +211,7 @@ struct VerifyTransferred : impl::VerifyTransferredBase<VerifyTransferred> {
     });
     for (auto entry : getOperation().getOps<kt::EntryOp>()) {
       if (mlir::failed(result)) break;
-      result = mlir::failed(checkRecords(entry)) ? mlir::failure() : LateCheck(entry).run();
+      result = mlir::failed(checkRecords(entry)) || mlir::failed(checkShares(entry)) ? mlir::failure() : LateCheck(entry).run();
     }
     if (mlir::failed(result)) return signalPassFailure();
     kt::setPhase(getOperation(), kt::Phase::transferred);

@@ -52,7 +52,7 @@ void addPhase(mlir::OpPassManager& passes, Phase phase, const PipelineOptions& o
       passes.addPass(createFoldWeights({.enable = enabled("fold-weights")}));
       if (enabled("fuse")) passes.addPass(createFuse());
       // Behind the folds: it orders kernels.
-      if (enabled("schedule")) passes.addPass(createSchedule());
+      if (enabled("schedule")) passes.addPass(options.makeSchedule());
       passes.addPass(createVerifyOptimised());
       return;
     case Phase::tiled:
@@ -132,14 +132,15 @@ Status checkBudget(mlir::ModuleOp module, const placement::Policy& policy, const
 }
 
 Status runPasses(mlir::ModuleOp module, std::optional<Phase> from, const placement::Policy& policy,
-                 const placement::Target& target, const CompileOptions& options) {
+                 const placement::Target& target, const CompileOptions& options, PlacedModel placed = {}) {
   DiagnosticCollector diagnostics(*module.getContext(), options.remarks);
   Status placing;
   mlir::PassManager passes(module.getContext());
   passes.enableVerifier(true);
   buildPipeline(passes, from, std::min(options.stop, Phase::lowered),
-                {policy.batch, [&] { return createPlace(policy, target, placing); },
+                {policy.batch, [&] { return createPlace(policy, target, placing, placed); },
                  [&] { return createTileCpu(target, options.tile, policy.activation_group); },
+                 [&] { return createSchedule(target, policy.activation_group); },
                  options.disabled});
   if (mlir::succeeded(passes.run(module))) {
     return options.stop >= Phase::lowered ? checkBudget(module, policy, target) : Status();
@@ -154,7 +155,7 @@ Expected<mlir::OwningOpRef<mlir::ModuleOp>> compileTo(mlir::MLIRContext& context
                                                       const placement::Policy& policy, const placement::Target& target,
                                                       const CompileOptions& options) {
   KTC_ASSIGN_OR_RETURN(mlir::OwningOpRef<mlir::ModuleOp> module, importModel(context, model, policy, target));
-  KTC_RETURN_IF_ERROR(runPasses(*module, std::nullopt, policy, target, options));
+  KTC_RETURN_IF_ERROR(runPasses(*module, std::nullopt, policy, target, options, {&model, options.placed}));
   return module;
 }
 
@@ -249,6 +250,11 @@ void registerPipeline() {
           TileCpuOptions tile;
           tile.target = flags.target;
           return createTileCpu(tile);
+        };
+        options.makeSchedule = [&] {
+          ScheduleOptions schedule;
+          schedule.target = flags.target;
+          return createSchedule(schedule);
         };
         for (const std::string& name : flags.disable) {
           Expected<std::string> pass = parseSwitchable(name);

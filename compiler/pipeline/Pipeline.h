@@ -14,6 +14,7 @@
 #include "mlir/IR/OwningOpRef.h"
 #include "mlir/Pass/PassManager.h"
 #include "models/model_desc.h"
+#include "placement/place.h"
 #include "placement/policy.h"
 #include "placement/target.h"
 #include "runtime/base/status.h"
@@ -37,6 +38,7 @@ struct PipelineOptions {
   placement::BatchPolicy batch;                                // bounds of the entries
   std::function<std::unique_ptr<mlir::Pass>()> makePlace;      // kt-place with a policy and a target
   std::function<std::unique_ptr<mlir::Pass>()> makeTile;       // kt-tile-cpu with a target
+  std::function<std::unique_ptr<mlir::Pass>()> makeSchedule;   // kt-schedule with a target
   std::vector<std::string> disabled = {};                      // of kSwitchable
 };
 
@@ -51,6 +53,7 @@ struct CompileOptions {
   std::vector<std::string>* remarks = nullptr;     // one line each: why something was folded, or was not
   bool tile = true;                                // false: no tile kernels, whatever the target has
   std::vector<std::string> disabled = {};          // optimisations to leave out, of kSwitchable
+  const placement::Placement* placed = nullptr;    // of the model that is imported; null: kt-place makes its own
 };
 
 // Imports the model and runs the pipeline. Errors are one line: the policy's rule and the family's line where known,

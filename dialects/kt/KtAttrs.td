@@ -161,6 +161,27 @@ def Kt_DeferAttr : Kt_Attr<"Defer", "defer"> {
   let assemblyFormat = "`<` struct(params) `>`";
 }
 
+def Kt_StreamAttr : Kt_Attr<"Stream", "stream"> {
+  let summary = "which steps of prefill let the CPU's experts pass through a GPU";
+  let description = [{
+    `from`: the fewest tokens of such a step; 0: none pays. `why`: what was predicted, for people. `line` is the place in the
+    policy.
+  }];
+  let parameters = (ins "uint32_t":$from, StringRefParameter<"for people">:$why, StringRefParameter<"\"policy.yaml:9:5\"">:$line);
+  let assemblyFormat = "`<` struct(params) `>`";
+}
+
+def Kt_ShareAttr : Kt_Attr<"Share", "share"> {
+  let summary = "the rates by which the CPU takes a share of a bank that passes through a GPU";
+  let description = [{
+    In ns; `runtime/formats/expert_share.h` has the rule and says what each of them is.
+  }];
+  let parameters = (ins
+    "uint32_t":$ahead, "uint32_t":$ahead_row, "uint32_t":$copy, "uint32_t":$gpu, "uint32_t":$gpu_row, "uint32_t":$cpu,
+    "uint32_t":$cpu_row, "uint32_t":$values, "uint32_t":$values_row);
+  let assemblyFormat = "`<` struct(params) `>`";
+}
+
 // ------------------------------------------------------------------------------------------------------------------ caches
 
 def Kt_PartAttr : Kt_Attr<"Part", "part"> {

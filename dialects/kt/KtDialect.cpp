@@ -64,11 +64,12 @@ mlir::LogicalResult KtDialect::verifyOperationAttribute(mlir::Operation* op, mli
   if (name == "kt.model") return checkKind<ModelAttr>(op, named, "#kt.model");
   if (name == "kt.policy" || name == "kt.target") return checkKind<mlir::StringAttr>(op, named, "a string");
   if (name == "kt.defer") return checkKind<DeferAttr>(op, named, "#kt.defer");
+  if (name == "kt.stream") return checkKind<StreamAttr>(op, named, "#kt.stream");
   if (name == "kt.update") return checkKind<mlir::IntegerAttr>(op, named, "a number of tokens");
   if (name == "kt.devices") return checkArray<DeviceAttr>(op, named, "an array of #kt.device");
   if (name == "kt.account") return checkArray<AccountAttr>(op, named, "an array of #kt.account");
   return op->emitOpError() << "unknown attribute '" << name
-                           << "': expected kt.phase, kt.model, kt.policy, kt.target, kt.defer, kt.update, kt.devices or kt.account";
+                           << "': expected kt.phase, kt.model, kt.policy, kt.target, kt.defer, kt.stream, kt.update, kt.devices or kt.account";
 }
 
 }  // namespace ktc::kt

@@ -172,7 +172,8 @@ def Kt_ExpertsOp : Kt_ProductOp<"experts", ["getBankAttr()"], [Pure, AllTypesMat
     `slots` has a number for every expert of the router: which matrix of the bank it is, or -1 for an expert that another op
     computes; without it expert e is matrix e. `late` makes the op one of two: a `part` of the pairs of the tokens whose flag
     in `deferred` is set (`#kt.late`); `kt-defer-experts` makes such pairs of ops. With `stream` the bank lies on the CPU and is
-    copied through the op's GPU in every step; `kt-stream-experts` makes such ops.
+    copied through the op's GPU in every step; with `share` the CPU takes some of its experts, by a rule at run time, in another op with
+    the same `share`. `kt-stream-experts` makes such ops.
 
     Example:
     ```mlir
@@ -183,11 +184,11 @@ def Kt_ExpertsOp : Kt_ProductOp<"experts", ["getBankAttr()"], [Pure, AllTypesMat
   let arguments = !con((ins Kt_ActivationAttr:$activation, Kt_Matrix:$x, Kt_Indices:$ids, Kt_Scores:$scores,
                             Optional<Kt_Indices>:$deferred, FlatSymbolRefAttr:$bank,
                             OptionalAttr<DenseI32ArrayAttr>:$slots, OptionalAttr<Kt_LateAttr>:$late,
-                            UnitAttr:$stream, Kt_ModuleAttr:$module), tiled);
+                            UnitAttr:$stream, OptionalAttr<Kt_ShareAttr>:$share, Kt_ModuleAttr:$module), tiled);
   let results = (outs Kt_Matrix:$out);
   let assemblyFormat = [{
     `` $activation $x `,` $ids `,` $scores (`deferred` $deferred^)? $bank (`slots` $slots^)? (`late` $late^)? (`stream` $stream^)?
-    `of` $module attr-dict `:` type($x) `,` type($ids) `,` type($scores) (`,` type($deferred)^)?
+    (`share` $share^)? `of` $module attr-dict `:` type($x) `,` type($ids) `,` type($scores) (`,` type($deferred)^)?
   }];
 }
 
@@ -376,7 +377,8 @@ def Kt_EntryOp : Kt_SymbolOp<"entry", [IsolatedFromAbove, SingleBlock,
     | sample         | logits f32 [R, vocab]                                    | next ids i32 [R, 1]           |
 
     `bounds` states the largest T, R and number of sequences; a generic entry has none. `buffers` is the memory plan. `graphs`
-    are the chains of steps that a GPU replays at once; a step names its graph by index.
+    are the chains of steps that a GPU replays at once; a step names its graph by index. `from`: a step of at least so many tokens
+    runs in this entry, also where a smaller one has room.
     Accesses to caches are in ascending `order` (see the head of `KtDialect.td`).
 
     Example:
@@ -390,10 +392,11 @@ def Kt_EntryOp : Kt_SymbolOp<"entry", [IsolatedFromAbove, SingleBlock,
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, Kt_EntryKindAttr:$kind, OptionalAttr<Kt_BoundsAttr>:$bounds,
                        OptionalAttr<Kt_BuffersAttr>:$buffers, OptionalAttr<Kt_GraphsAttr>:$graphs,
-                       OptionalAttr<StrAttr>:$sym_visibility);
+                       OptionalAttr<Kt_PositiveI64>:$from, OptionalAttr<StrAttr>:$sym_visibility);
   let regions = (region SizedRegion<1>:$body);
   let assemblyFormat = [{
-    $sym_name `` $kind (`bounds` $bounds^)? (`buffers` $buffers^)? (`graphs` $graphs^)? attr-dict-with-keyword $body
+    $sym_name `` $kind (`bounds` $bounds^)? (`buffers` $buffers^)? (`graphs` $graphs^)? (`from` $from^)?
+    attr-dict-with-keyword $body
   }];
   let hasRegionVerifier = 1;
 }

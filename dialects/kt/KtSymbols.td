@@ -71,11 +71,11 @@ def Kt_ExpertBankOp : Kt_SymbolOp<"expert_bank"> {
   let arguments = (ins SymbolNameAttr:$sym_name, Kt_PositiveI64:$experts, OptionalAttr<DenseI32ArrayAttr>:$ids,
                        Kt_PositiveI64:$hidden, Kt_PositiveI64:$intermediate, Kt_CheckpointType:$source, Kt_RecipeAttr:$gate_up, Kt_RecipeAttr:$down,
                        OptionalAttr<StrAttr>:$device, OptionalAttr<StrAttr>:$format, OptionalAttr<StrAttr>:$packing,
-                       OptionalAttr<Kt_PositiveI64>:$group, OptionalAttr<Kt_HotAttr>:$hot,
+                       OptionalAttr<Kt_PositiveI64>:$group, OptionalAttr<Kt_HotAttr>:$hot, OptionalAttr<Kt_ShareAttr>:$share,
                        OptionalAttr<StrAttr>:$sym_visibility);
   let assemblyFormat = [{
     $sym_name `experts` $experts (`ids` $ids^)? `hidden` $hidden `intermediate` $intermediate $source `gate_up` $gate_up `down` $down
-    (`on` $device^ `as` $format `packed` $packing)? (`group` $group^)? (`hot` $hot^)? attr-dict
+    (`on` $device^ `as` $format `packed` $packing)? (`group` $group^)? (`hot` $hot^)? (`share` $share^)? attr-dict
   }];
   let hasVerifier = 1;
   let extraClassDeclaration = "::llvm::StringRef getDownPacking();";

@@ -13,6 +13,7 @@ inline constexpr llvm::StringLiteral kModel = "kt.model";
 inline constexpr llvm::StringLiteral kPolicy = "kt.policy";
 inline constexpr llvm::StringLiteral kTarget = "kt.target";
 inline constexpr llvm::StringLiteral kDefer = "kt.defer";
+inline constexpr llvm::StringLiteral kStream = "kt.stream";
 inline constexpr llvm::StringLiteral kUpdate = "kt.update";  // i64: experts change sides every so many tokens
 inline constexpr llvm::StringLiteral kDevices = "kt.devices";
 inline constexpr llvm::StringLiteral kAccount = "kt.account";

@@ -13,7 +13,7 @@ module attributes {kt.devices = [1]} {}
 
 // -----
 
-// expected-error@+1 {{unknown attribute 'kt.polici': expected kt.phase, kt.model, kt.policy, kt.target, kt.defer, kt.update, kt.devices or kt.account}}
+// expected-error@+1 {{unknown attribute 'kt.polici': expected kt.phase, kt.model, kt.policy, kt.target, kt.defer, kt.stream, kt.update, kt.devices or kt.account}}
 module attributes {kt.polici = "version: 1"} {}
 
 // -----

@@ -53,6 +53,7 @@ class EmulatedDevice final : public Device {
     info_ = {.name = "emulated", .sm = 0, .memory = memory, .free = memory, .emulated = true};
     compute_ = std::make_unique<EmulatedStream>(state_, "compute");
     copies_ = std::make_unique<EmulatedStream>(state_, "copies");
+    values_ = std::make_unique<EmulatedStream>(state_, "values");
   }
 
   const DeviceInfo& info() const override { return info_; }
@@ -105,6 +106,7 @@ class EmulatedDevice final : public Device {
 
   Stream& compute() override { return *compute_; }
   Stream& copies() override { return *copies_; }
+  Stream& values() override { return *values_; }
   Expected<std::unique_ptr<Event>> create_event() override { return std::unique_ptr<Event>(std::make_unique<EmulatedEvent>()); }
   std::uint64_t allocated() const override {
     std::lock_guard lock(state_->mutex);
@@ -127,7 +129,7 @@ class EmulatedDevice final : public Device {
 
   const std::shared_ptr<EmulatedState> state_;
   DeviceInfo info_;
-  std::unique_ptr<EmulatedStream> compute_, copies_;
+  std::unique_ptr<EmulatedStream> compute_, copies_, values_;
 };
 
 }  // namespace

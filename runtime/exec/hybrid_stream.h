@@ -3,7 +3,8 @@
 //
 // The order of banks in an entry is known, so copies run ahead: two staging areas, filled in turn by the stream for copies, each
 // as soon as what it held was unpacked (or, for rows, multiplied), also across layers. Unpacking and multiplying are in order on the
-// stream for computing. Sums of groups are added in their order, so results do not depend on when a copy arrives.
+// stream for computing. Where the CPU shares a bank, copies run ahead of its router as far as the share's rule says, and leave out
+// what the CPU takes or no row chose behind that: such places hold anything. Sums of groups are added in their order, so results do not depend on when a copy arrives.
 #pragma once
 
 #include <cstdint>
@@ -38,13 +39,17 @@ class Streamer {
 
   // Before the steps of an entry: starts the first copies. All arguments stay until the step has ended.
   Status begin(device::Device& device, const std::vector<StreamStep>& steps, const std::vector<StreamPiece>& pieces, TraceRecorder* trace,
-               std::uint32_t index);
-  // The steps in the order of their pieces.
+               std::uint32_t index, const Counts& counts);
+  // The steps in the order of their pieces. Of one that the CPU shares, `shared` was decided for this step, and its slots are on
+  // their way on the stream for computing.
   Status run(const StreamStep& step, const Counts& counts);
 
  private:
   Status look_ahead();
   Status load(const StreamPiece& piece);
+  Status load_matrices(const StreamPiece& piece, std::uint64_t area, std::uint32_t from, std::uint32_t to);
+  Status load_rest(const StreamStep& step);
+  std::uint32_t known(const StreamPiece& piece) const;
   Status release();
 
   device::Block block_;
@@ -59,6 +64,10 @@ class Streamer {
   TraceRecorder* trace_ = nullptr;
   std::uint32_t index_ = 0;
   std::size_t next_ = 0;                   // piece to copy next
+  std::uint32_t decided_ = 0;              // steps before this one are decided, where the CPU shares them
+  std::size_t begun_ = 0;                  // a piece of which `ahead_` matrices were copied before its step was decided, plus 1; 0: none
+  std::uint32_t ahead_ = 0;
+  Counts counts_;
   std::uint64_t loaded_ = 0, freed_count_ = 0;  // staging areas filled and given back, counted from the start of the step
 };
 

@@ -33,6 +33,11 @@ Status fill_routing(const StepReader& r, const planfb::ExpertsOpT& op, std::byte
   if (r.memory_.moving != nullptr)
     if (const auto moving = r.memory_.moving->find(op.w_gate_up); moving != r.memory_.moving->end()) s.filter.slots = moving->second.data();
   s.filter.ids = op.slots.empty() ? s.experts : op.slots.size();
+  if (op.share != nullptr) {
+    if (r.memory_.shared != nullptr)
+      if (const auto shared = r.memory_.shared->find(&op); shared != r.memory_.shared->end()) s.filter.slots = shared->second.data();
+    return {};  // its pairs are counted where they are streamed
+  }
   s.filter.late = op.late;
   s.filter.part = static_cast<PairFilter::Part>(op.part);
   s.filter.among_all = op.late_among_all;

@@ -8,6 +8,7 @@
 #include "runtime/base/status.h"
 #include "runtime/exec/entry_program.h"
 #include "runtime/exec/moving_slots.h"
+#include "runtime/exec/shared_experts.h"
 #include "runtime/plan/plan.h"
 #include "runtime/weights/weight_store.h"
 
@@ -20,6 +21,7 @@ struct Memory {
   std::vector<RopeTable> ropes;    // one per Plan.ropes; must not move while programs live
   std::span<std::uint64_t> expert_counts;
   const MovingSlots* moving = nullptr;  // instead of the plan's slots; null: nothing moves
+  const SharedSlots* shared = nullptr;  // the same, of ops that take a share of what a GPU streams
 };
 
 // Devices, step kinds, formats and packings alone, before anything is allocated. A plan for the CPU alone.

@@ -20,7 +20,7 @@ std::vector<EntryBounds> entry_bounds(const planfb::PlanT& plan) {
     const planfb::EntryT& entry = *plan.entries[e];
     if (entry.kind == planfb::EntryKind::sample) continue;
     bounds.push_back({static_cast<std::uint32_t>(e), entry.kind == planfb::EntryKind::decode, entry.max_tokens, entry.max_rows,
-                      entry.max_sequences});
+                      entry.max_sequences, entry.from_tokens});
   }
   std::sort(bounds.begin(), bounds.end(), [](const EntryBounds& a, const EntryBounds& b) {
     return a.max_tokens != b.max_tokens ? a.max_tokens < b.max_tokens : a.entry < b.entry;
@@ -33,6 +33,16 @@ StepLimits largest(std::span<const EntryBounds> entries, bool decode) {
   for (const EntryBounds& e : entries)
     if (e.decode == decode) most = {e.max_tokens, e.max_rows, e.max_sequences};
   return most;
+}
+
+std::uint32_t best_tokens(std::span<const EntryBounds> entries, std::uint32_t waiting) {
+  std::uint32_t most = 0, otherwise = 0;
+  for (const EntryBounds& e : entries) {
+    if (e.decode) continue;
+    most = std::max(most, e.max_tokens);
+    if (e.from_tokens <= waiting) otherwise = std::max(otherwise, e.max_tokens);
+  }
+  return std::max(1u, std::min(waiting, otherwise == 0 ? most : otherwise));
 }
 
 Status check_sequences(const planfb::PlanT& plan, std::span<const StepSequence> sequences) {
@@ -74,13 +84,17 @@ Expected<std::size_t> choose_entry(std::span<const EntryBounds> entries, std::sp
     rows += s.ids.size() - s.logits_from;
     decode = decode && s.ids.size() == 1 && s.logits_from == 0;
   }
+  const auto fits = [&](const EntryBounds& e) {
+    return tokens <= e.max_tokens && rows <= e.max_rows && sequences.size() <= e.max_sequences;
+  };
   const auto find = [&](bool of_decode) {
-    return std::find_if(entries.begin(), entries.end(), [&](const EntryBounds& e) {
-      return e.decode == of_decode && tokens <= e.max_tokens && rows <= e.max_rows && sequences.size() <= e.max_sequences;
-    });
+    return std::find_if(entries.begin(), entries.end(), [&](const EntryBounds& e) { return e.decode == of_decode && fits(e); });
   };
   auto found = decode ? find(true) : entries.end();
   if (found == entries.end()) found = find(false);
+  // a larger one that is made for so many tokens goes first; one that is made for more is the last resort
+  for (auto e = found; found != entries.end() && e != entries.end() && !found->decode; ++e)
+    if (!e->decode && e->from_tokens != 0 && e->from_tokens <= tokens && fits(*e)) found = e;
   if (found != entries.end()) return static_cast<std::size_t>(found - entries.begin());
 
   const StepLimits most = largest(entries, false);

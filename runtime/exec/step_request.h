@@ -14,6 +14,7 @@ struct EntryBounds {
   std::uint32_t entry = 0;  // index in Plan.entries
   bool decode = false;
   std::uint32_t max_tokens = 0, max_rows = 0, max_sequences = 0;
+  std::uint32_t from_tokens = 0;  // Entry.from_tokens
 };
 
 // Those of a plan that can be run, ascending by tokens.
@@ -27,6 +28,10 @@ Status check_sequences(const planfb::PlanT& plan, std::span<const StepSequence> 
 
 // Index in `entries` of the one that runs the step (Executor::run says which that is).
 Expected<std::size_t> choose_entry(std::span<const EntryBounds> entries, std::span<const StepSequence> sequences);
+
+// How many of `waiting` tokens the next extend step should take, at least 1: all that the largest entry has room for, or, where a
+// large entry is only for more of them (from_tokens), what fits into the others.
+std::uint32_t best_tokens(std::span<const EntryBounds> entries, std::uint32_t waiting);
 
 // Whether the token at `position` is deferred, wherever the plan has late experts.
 inline bool is_deferred(const planfb::PlanT& plan, const StepSequence& sequence, std::uint32_t position) {

@@ -33,6 +33,7 @@ struct Busy {
   std::uint64_t steps = 0;
   std::uint64_t cpu = 0;   // the CPU computed
   std::uint64_t wait = 0;  // the CPU waited for a device, which was busy then
+  std::uint64_t streamed_pairs = 0, shared_pairs = 0;  // of a token and an expert that passed through a GPU; of those, the CPU's
 };
 
 inline std::uint64_t trace_now() {

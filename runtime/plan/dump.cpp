@@ -148,9 +148,9 @@ class Dump {
   }
 
   void entry(const EntryT& entry) {
-    line("entry {} {} max_tokens={} max_rows={} max_sequences={}", quote(entry.name),
+    line("entry {} {} max_tokens={} max_rows={} max_sequences={}{}", quote(entry.name),
          enum_text(EnumNameEntryKind(entry.kind), static_cast<unsigned>(entry.kind)), entry.max_tokens, entry.max_rows,
-         entry.max_sequences);
+         entry.max_sequences, entry.from_tokens == 0 ? std::string() : fmt::format(" from_tokens={}", entry.from_tokens));
     for (const auto& b : entry.buffers) {
       const std::string symbol = enum_text(EnumNameSymbol(b->symbol), static_cast<unsigned>(b->symbol));
       const std::string type =

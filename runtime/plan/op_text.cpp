@@ -143,6 +143,11 @@ std::string experts_text(Attributes text, const ExpertsOpT& op) {
   if (op.late != 0) text.number("late", op.late);
   if (op.late_among_all) text.flag("late_among_all", true);
   if (op.stream) text.flag("stream", true).number("stream_group", op.stream_group);
+  if (op.share) {
+    const ExpertShareT& s = *op.share;
+    text.text("share", fmt::format("ahead={}+{} copy={} gpu={}+{} cpu={}+{} values={}+{}", s.ahead_ns, s.ahead_row_ns, s.copy_ns, s.gpu_ns,
+                                   s.gpu_row_ns, s.cpu_ns, s.cpu_row_ns, s.values_ns, s.values_row_ns));
+  }
   return text.take();
 }
 

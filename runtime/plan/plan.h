@@ -24,9 +24,11 @@ namespace ktc::plan {
 enum class Feature : std::uint64_t {
   // Steps of a GPU or between devices, or experts of which an op computes a part (slots, late, part): a reader without it would
   // take every expert id for a matrix of the bank.
-  hybrid = 1
+  hybrid = 1,
+  // Two ops of which a rule at run time says what each computes (ExpertsOp.share): a reader without it would compute all twice.
+  shared_experts = 2
 };
-constexpr std::uint64_t kKnownFeatures = static_cast<std::uint64_t>(Feature::hybrid);
+constexpr std::uint64_t kKnownFeatures = static_cast<std::uint64_t>(Feature::hybrid) | static_cast<std::uint64_t>(Feature::shared_experts);
 constexpr std::uint32_t kNone = 0xffffffffu;
 
 struct OpenPlan {

@@ -77,6 +77,7 @@ Status verify_op(const EntrySite& site, std::size_t step);         // shapes; ca
 Status verify_attention(const EntrySite& site, std::size_t step);  // GqaOp, MlaOp
 Status verify_experts(const EntrySite& site, std::size_t step);    // RouteOp, MlpOp
 Status verify_bank(const EntrySite& site, std::size_t step);       // ExpertsOp
+Status verify_share(const EntrySite& site);                        // what a GPU streams and the CPU shares
 Status verify_parts(const EntrySite& site);                        // what is late is computed by one other step
 Status verify_transfer(const EntrySite& site, std::size_t step);   // CopyOp, PublishOp, AwaitOp
 Status verify_handoffs(const EntrySite& site);                     // one publish, one await per record

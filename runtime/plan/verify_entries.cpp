@@ -32,6 +32,9 @@ Status check_bounds(const EntrySite& site) {
   if (entry.max_tokens == 0 || entry.max_rows == 0 || entry.max_sequences == 0)
     return wrong(site.place(), "bounds", found, "at least 1 of each");
   if (entry.max_rows > entry.max_tokens) return wrong(site.place(), "bounds", found, "at most as many rows as tokens");
+  if (entry.from_tokens > entry.max_tokens || (entry.from_tokens != 0 && entry.kind != EntryKind::extend))
+    return wrong(site.place(), "from_tokens", number(std::uint64_t{entry.from_tokens}),
+                 entry.kind == EntryKind::extend ? fmt::format("at most {}", entry.max_tokens) : "0 but in an extend entry");
   const bool equal = entry.max_tokens == entry.max_rows && entry.max_rows == entry.max_sequences;
   if (entry.kind == EntryKind::decode && !equal)
     return wrong(site.place(), "bounds", found, "as many of each in a decode entry");
@@ -153,6 +156,7 @@ Status verify_entry(const EntrySite& site) {
   }
   KTC_RETURN_IF_ERROR(verify_graphs(site));
   KTC_RETURN_IF_ERROR(verify_parts(site));
+  KTC_RETURN_IF_ERROR(verify_share(site));
   KTC_RETURN_IF_ERROR(verify_handoffs(site));
   KTC_RETURN_IF_ERROR(verify_flow(site));
   return verify_arena(site);

@@ -29,6 +29,7 @@ experts:
 kv_cache: {dtype: f32, tokens: 2048, sequences: 8, page: 16}
 batch: {decode: [1, 2, 4, 8], chunk: 512}
 """
+STREAM = "stream_from: 9, stream_share: false"
 TOKENS = 32
 
 
@@ -48,18 +49,18 @@ class Hybrid(unittest.TestCase):
         cls.folder.cleanup()
 
     @classmethod
-    def plan(cls, late=0, on_gpu="25%", phases="prefill, decode", scope="all", stream=False):
-        key = (late, on_gpu, phases, scope, stream)
+    def plan(cls, late=0, on_gpu="25%", phases="prefill, decode", scope="all", stream="", target=TARGET):
+        key = (late, on_gpu, phases, scope, stream, target)
         if key in cls.plans:
             return cls.plans[key]
         name = os.path.join(cls.folder.name, f"{len(cls.plans)}")
         with open(name + ".yaml", "w", encoding="utf-8") as f:
             text = POLICY.replace("ON_GPU", on_gpu)
-            f.write(text.replace("chunk: 512", "chunk: 8, stream_chunk: 512") if stream else text)
+            f.write(text.replace("chunk: 512", "chunk: 8, stream_chunk: 512, " + stream) if stream else text)
             if late:
                 f.write(f"defer: {{max_per_token: {late}, phases: [{phases}], scope: {scope}}}\n")
         done = subprocess.run([os.path.join(Setting.bin, "ktc"), "compile", Setting.model, "--policy", name + ".yaml", "--target",
-                               TARGET, "-o", name + ".ktp"], capture_output=True, text=True, check=False)
+                               target, "-o", name + ".ktp"], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise AssertionError(done.stderr)
         cls.plans[key] = name + ".ktp"
@@ -83,6 +84,21 @@ class Hybrid(unittest.TestCase):
                 self.assertEqual(self.greedy(self.plan(), prompts, *flags), expected)
         for prompt, ids in zip(prompts, expected):  # alone: other buckets
             self.assertEqual(self.greedy(self.plan(), [prompt]), [ids])
+
+    # Steps that run ahead of their tokens, and a device that chooses: the ids of a host that waits for each of them.
+    def test_sampling_on_the_device(self):
+        prompts = [case["prompt"] for case in Setting.reference_json()["greedy"][:3]]
+        prompts[1] = " ".join(prompts)
+        ways = (["--temperature", "0"], ["--temperature", "0.8", "--top-k", "20", "--top-p", "0.95", "--seed", "7"],
+                ["--temperature", "1.2", "--min-p", "0.02", "--seed", "8"], ["--temperature", "1", "--seed", "9"],
+                ["--temperature", "0.7", "--repetition-penalty", "1.2", "--seed", "10"])
+        arguments = [x for p in prompts for x in ("--prompt", p)] + ["--max-tokens", str(TOKENS), "--ignore-eos"]
+        for way in ways:
+            expected = [found["ids"] for found in self.run_json(self.plan(), *arguments, *way, "--host-sampling")]
+            for flags in ([], ["--no-graph"], ["--handoff", "hostnode"]):
+                with self.subTest(way=way, flags=flags):
+                    found = self.run_json(self.plan(), *arguments, *way, *flags)
+                    self.assertEqual([one["ids"] for one in found], expected)
 
     def test_placement_does_not_matter(self):
         reference = Setting.reference_json()["greedy"][:2]
@@ -134,13 +150,13 @@ class Hybrid(unittest.TestCase):
         prompts = [case["prompt"] for case in reference["greedy"]]
         expected = [case["greedy_ids"][:TOKENS] for case in reference["greedy"]]
         for on_gpu in ("25%", "0%"):
-            self.assertEqual(self.greedy(self.plan(on_gpu=on_gpu, stream=True), prompts), expected)
+            self.assertEqual(self.greedy(self.plan(on_gpu=on_gpu, stream=STREAM), prompts), expected)
         for late in (0, 3):
-            (found,) = self.run_json(self.plan(late, stream=True), "--perplexity", Setting.reference("reference.safetensors") + ":eval_ids")
+            (found,) = self.run_json(self.plan(late, stream=STREAM), "--perplexity", Setting.reference("reference.safetensors") + ":eval_ids")
             self.assertLess(abs(found["perplexity"] / reference["perplexity"][f"defer_{late}"] - 1), 1e-3)
         path = os.path.join(self.folder.name, "stream.json")
         long = " ".join(prompts)
-        self.run_json(self.plan(stream=True), "--prompt", long, "--max-tokens", "2", "--trace", path)
+        self.run_json(self.plan(stream=STREAM), "--prompt", long, "--max-tokens", "2", "--trace", path)
         with open(path, encoding="utf-8") as f:
             events = json.load(f)
         rows = {e["args"]["name"]: e["tid"] for e in events if e["ph"] == "M"}
@@ -148,6 +164,29 @@ class Hybrid(unittest.TestCase):
         self.assertEqual(names["steps"][0], "extend[512]")
         self.assertTrue(names["copies to cuda:0"])
         self.assertEqual([n for n in names["cuda:0"] if n in set(names["copies to cuda:0"])], names["copies to cuda:0"])
+
+    # Over a slow link the CPU takes a share of what streams, in exact mode without a trace in the results.
+    def test_streamed_prefill_with_a_share(self):
+        reference = Setting.reference_json()
+        prompts = [case["prompt"] for case in reference["greedy"]]
+        expected = [case["greedy_ids"][:TOKENS] for case in reference["greedy"]]
+        target = os.path.join(self.folder.name, "slow-link.yaml")
+        with open(TARGET, encoding="utf-8") as f:
+            text = f.read()
+        self.assertIn("pcie_gb_per_s: 55.5", text)
+        with open(target, "w", encoding="utf-8") as f:
+            f.write(text.replace("pcie_gb_per_s: 55.5", "pcie_gb_per_s: 0.3"))
+        shares = {}
+        for on_gpu in ("25%", "0%"):
+            plan = self.plan(on_gpu=on_gpu, stream="stream_from: 9", target=target)
+            self.assertEqual(self.greedy(plan, prompts), expected)
+            (found,) = self.run_json(plan, "--prompt", " ".join(prompts), "--max-tokens", "1", "--stats")
+            shares[on_gpu] = found["statistics"]["streamed_pairs_on_cpu"]
+            (found,) = self.run_json(plan, "--perplexity", Setting.reference("reference.safetensors") + ":eval_ids")
+            self.assertLess(abs(found["perplexity"] / reference["perplexity"]["defer_0"] - 1), 1e-3)
+        print("pairs on the CPU", shares)
+        for share in shares.values():
+            self.assertTrue(0.05 < share < 1, shares)
 
     def test_trace_and_shares(self):
         case = Setting.reference_json()["greedy"][0]

@@ -66,7 +66,7 @@ class Moving(unittest.TestCase):
         self.check_greedy(self.plan(EXACT))
 
     def test_streamed_prefill(self):
-        self.check_greedy(self.plan(EXACT, chunk="4, stream_chunk: 64"))
+        self.check_greedy(self.plan(EXACT, chunk="4, stream_chunk: 64, stream_from: 5"))
 
     def test_late_experts(self):
         """What is late of all of a token's experts does not depend on where they are."""

@@ -124,6 +124,81 @@ TEST(HybridStream, CopiesAndUsesDoNotMeet) {
   }
 }
 
+// ------------------------------------------------------------------------------------------------------------ the CPU's share
+
+// The CPU takes whatever it may: it costs nothing.
+constexpr ExpertShare kEager{.copy_ns = 1000, .gpu_ns = 100, .gpu_row_ns = 10, .cpu_ns = 1};
+
+HybridOptions shared(std::uint32_t group, const ExpertShare& share, std::uint32_t hot = 0, bool mla = false) {
+  HybridOptions o = streamed(group, hot, mla);
+  o.share = share;
+  return o;
+}
+
+// Everything, something and nothing is the CPU's; copies run ahead of the choice by none, some or all of the bank.
+TEST(HybridStream, ASharedBankGivesWhatTheExpertsOfTheCpuGive) {
+  const std::vector<std::int32_t> ids = random_ids(56, 21);
+  ExpertShare near = kEager, far = kEager, even = kEager;
+  near.ahead_ns = 1500;     // two matrices
+  far.values_ns = 1000000;  // not worth it
+  even.cpu_row_ns = 60;
+  for (const bool mla : {false, true})
+    for (const std::uint32_t hot : {0u, 2u}) {
+      const HybridOnDisk still(streamed(0, hot, mla));
+      const auto expecting = still.open();
+      ASSERT_NE(expecting, nullptr);
+      const Logits expected = run_alone(*expecting, ids, {30, 20});
+      for (const std::uint32_t group : {1u, 4u, 100u})
+        for (const ExpertShare& share : {kEager, near, far, even}) {
+          const HybridOnDisk disk(shared(group, share, hot, mla));
+          const auto executor = disk.open();
+          ASSERT_NE(executor, nullptr);
+          EXPECT_LT(distance(run_alone(*executor, ids, {30, 20}), expected), kRounding)
+              << mla << " hot " << hot << " group " << group << " ahead " << share.ahead_ns << " values " << share.values_ns;
+          const exec::Busy busy = executor->busy();
+          EXPECT_GT(busy.streamed_pairs, 0u);
+          EXPECT_EQ(busy.shared_pairs == 0, share == far);
+          if (share == kEager) EXPECT_EQ(busy.shared_pairs, busy.streamed_pairs);
+        }
+    }
+}
+
+// Whether the CPU takes an expert follows from the step alone, and so do the bits.
+TEST(HybridStream, ASharedBankGivesTheSameBitsEveryTime) {
+  const std::vector<std::int32_t> ids = random_ids(50, 22);
+  ExpertShare even = kEager;
+  even.cpu_row_ns = 60;
+  const HybridOnDisk disk(shared(2, even));
+  Logits expected;
+  for (const int threads : {1, 2, 2}) {
+    exec::ExecutorOptions options = HybridOnDisk::defaults();
+    options.threads = threads;
+    const auto executor = disk.open(options);
+    ASSERT_NE(executor, nullptr);
+    for (int i = 0; i < 3; ++i) {
+      const Logits found = run_alone(*executor, ids, {45});
+      if (expected.empty()) expected = found;
+      EXPECT_TRUE(same_bits(found, expected)) << threads << " threads, time " << i;
+    }
+    EXPECT_GT(executor->busy().shared_pairs, 0u);
+    EXPECT_LT(executor->busy().shared_pairs, executor->busy().streamed_pairs);
+  }
+}
+
+// A second prompt finds tables and areas as the first one left them.
+TEST(HybridStream, SharesOfOneStepDoNotReachTheNext) {
+  ExpertShare even = kEager;
+  even.cpu_row_ns = 60;
+  const HybridOnDisk disk(shared(2, even)), still(streamed(0));
+  const auto executor = disk.open(), expecting = still.open();
+  ASSERT_NE(executor, nullptr);
+  ASSERT_NE(expecting, nullptr);
+  for (std::uint64_t seed = 30; seed < 36; ++seed) {
+    const std::vector<std::int32_t> ids = random_ids(20 + 5 * (seed - 30), seed);
+    EXPECT_LT(distance(run_alone(*executor, ids, {ids.size() - 1}), run_alone(*expecting, ids, {ids.size() - 1})), kRounding) << seed;
+  }
+}
+
 // What a streamer tells two streams, one line each; nothing runs.
 class Listener final : public device::Device {
  public:
@@ -144,6 +219,7 @@ class Listener final : public device::Device {
     Status wait_for(const device::Event& event) override { return say("wait " + std::to_string(static_cast<const Event&>(event).number)); }
     Status wait() override { return {}; }
     Expected<bool> idle() override { return true; }
+    Expected<bool> reached(const device::Event&) override { return true; }
     Status begin_capture() override { return {}; }
     Expected<std::unique_ptr<device::Graph>> end_capture() override { return std::unique_ptr<device::Graph>(); }
     Status launch(const device::Graph&) override { return {}; }
@@ -197,7 +273,7 @@ TEST(HybridStream, LooksAheadOverLayers) {
   }
   auto streamer = exec::Streamer::open(device, GpuStreamAreas{1024, 1024});
   ASSERT_TRUE(streamer.ok());
-  ASSERT_TRUE(streamer->begin(device, steps, pieces, nullptr, 1).ok());
+  ASSERT_TRUE(streamer->begin(device, steps, pieces, nullptr, 1, {8, 8, 1}).ok());
   ASSERT_TRUE(streamer->run(steps[0], {8, 8, 1}).ok());
   ASSERT_TRUE(streamer->run(steps[1], {8, 8, 1}).ok());
   const std::vector<std::string> expected = {
@@ -210,6 +286,40 @@ TEST(HybridStream, LooksAheadOverLayers) {
       "compute wait 0",  "compute unpack", "compute unpack", "compute record 1", "compute experts",
       "compute wait 2",  "compute unpack", "compute unpack", "compute record 3", "compute experts"};
   EXPECT_EQ(device.log, expected);
+}
+
+// What the verifier wants of two ops that share a bank.
+TEST(HybridStream, SharesAreVerified) {
+  using planfb::PlanT;
+  const HybridOnDisk disk(shared(2, kEager));
+  ASSERT_NE(disk.plan, nullptr);
+  const auto found = [](PlanT& plan, bool streams) -> planfb::StepT& {
+    for (auto& entry : plan.entries)
+      for (auto& step : entry->steps)
+        if (const auto* op = step->op.AsExpertsOp(); op != nullptr && op->share != nullptr && op->stream == streams) return *step;
+    return *plan.entries[0]->steps[0];
+  };
+  const auto message = [&](auto change) {
+    PlanT plan = disk.plan->plan;
+    change(plan);
+    return plan::verify_plan(plan).message();
+  };
+  EXPECT_EQ(message([](PlanT&) {}), "");
+  EXPECT_EQ(disk.plan->plan.required_features, 3u);
+  EXPECT_NE(message([](PlanT& p) { p.required_features = 1; }).find("expected 0x3 among them"), std::string::npos);
+  const std::string alone = message([&](PlanT& p) { found(p, false).op.AsExpertsOp()->share.reset(); });
+  EXPECT_NE(alone.find("share: found no step of the CPU behind it"), std::string::npos) << alone;
+  const std::string lost = message([&](PlanT& p) { found(p, true).op.AsExpertsOp()->share.reset(); });
+  EXPECT_NE(lost.find("share: found no step that streams before it"), std::string::npos) << lost;
+  const std::string rates = message([&](PlanT& p) { found(p, false).op.AsExpertsOp()->share->cpu_ns = 7; });
+  EXPECT_NE(rates.find("with the same rates"), std::string::npos) << rates;
+  const std::string other = message([&](PlanT& p) { std::swap(found(p, false).inputs[1], found(p, false).inputs[2]); });
+  EXPECT_NE(other, "");
+  const std::string from = message([&](PlanT& p) {
+    for (auto& entry : p.entries)
+      if (entry->kind == planfb::EntryKind::extend) entry->from_tokens = entry->max_tokens + 1;
+  });
+  EXPECT_NE(from.find("from_tokens: found"), std::string::npos) << from;
 }
 
 TEST(HybridStream, IsInTheAccount) {

@@ -431,5 +431,22 @@ TEST(FinishReasons, HaveTheNamesOfTheOpenAiApi) {
   EXPECT_EQ(to_string(FinishReason::error), "error");
 }
 
+// The executor says how many of the tokens that wait a step should take.
+TEST_F(SchedulerTest, TakesAsManyTokensAsTheExecutorLikes) {
+  std::vector<std::uint32_t> asked;
+  executor.best = [&](std::uint32_t waiting) {
+    asked.push_back(waiting);
+    return waiting >= 6 ? std::min(waiting, 8u) : std::min(waiting, 2u);
+  };
+  options.max_step_tokens = 8;
+  submit(prompt_of(13), 1);
+  run_all();
+  std::vector<std::uint32_t> taken;
+  for (const auto& step : executor.steps) taken.push_back(step[0].tokens);
+  EXPECT_EQ(taken, (std::vector<std::uint32_t>{8, 2, 2, 1}));
+  EXPECT_EQ(asked, (std::vector<std::uint32_t>{8, 5, 3, 1})) << "never more than a step takes";
+  EXPECT_EQ(results[1].ids, executor.continuation(prompt_of(13), 1));
+}
+
 }  // namespace
 }  // namespace ktc::exec

@@ -40,7 +40,7 @@ experts:
   update: {every_tokens: 256}
 defer: {max_per_token: 2, phases: [prefill, decode], scope: all}
 kv_cache: {dtype: f32, tokens: 32768, sequences: 8, page: 32}
-batch: {decode: [1, 2, 4, 8, 16], chunk: 2048, stream_chunk: 8192}
+batch: {decode: [1, 2, 4, 8, 16], chunk: 2048, stream_chunk: 8192, stream_from: 700, stream_share: false}
 limits: {cuda:0: 24GiB, cpu: 382GiB}
 )");
   ASSERT_EQ(policy.rules.size(), 4u);
@@ -77,6 +77,8 @@ limits: {cuda:0: 24GiB, cpu: 382GiB}
   EXPECT_THAT(policy.batch.decode, ElementsAre(1, 2, 4, 8, 16));
   EXPECT_EQ(policy.batch.chunk, 2048u);
   EXPECT_EQ(policy.batch.stream_chunk, 8192u);
+  EXPECT_EQ(policy.batch.stream_from, 700u);
+  EXPECT_FALSE(policy.batch.stream_share);
   EXPECT_EQ(policy.limits.at("cuda:0").bytes, std::uint64_t{24} << 30);
   EXPECT_EQ(policy.limits.at("cpu").bytes, std::uint64_t{382} << 30);
   EXPECT_EQ(policy.file, "p.yaml");
@@ -115,6 +117,8 @@ TEST(PolicyTest, DefaultsAreTheDocumentedOnes) {
   EXPECT_THAT(policy.batch.decode, ElementsAre(1));
   EXPECT_EQ(policy.batch.chunk, 512u);
   EXPECT_EQ(policy.batch.stream_chunk, 0u);
+  EXPECT_EQ(policy.batch.stream_from, 0u);
+  EXPECT_TRUE(policy.batch.stream_share);
   EXPECT_TRUE(policy.limits.empty());
 }
 

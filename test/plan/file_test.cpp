@@ -98,7 +98,7 @@ TEST(PlanFile, UnknownFeaturesAreRefused) {
   const auto parsed = parse_plan(serialise_plan(plan), "plan.ktp");
   EXPECT_EQ(parsed.status().code(), StatusCode::incompatible);
   EXPECT_EQ(parsed.status().message(),
-            "plan.ktp: required_features: found bits 0x5, expected none outside 0x1; use the ktc that compiled it, or "
+            "plan.ktp: required_features: found bits 0x5, expected none outside 0x3; use the ktc that compiled it, or "
             "compile "
             "the model again with this one");
 }

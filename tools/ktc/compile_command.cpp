@@ -95,6 +95,11 @@ Status run_compile(const CompileCommand& command) {
   if (!command.dry_run)
     for (const std::string& warning : model.warnings) fmt::print(stderr, "ktc: warning: {}\n", warning);
 
+  // Once, for kt-place and for the report.
+  placement::Placement placed;
+  if (!command.stop_after || *command.stop_after >= compiler::Phase::placed) {
+    KTC_ASSIGN_OR_RETURN(placed, placement::place(model, policy, target));
+  }
   mlir::MLIRContext context(mlir::MLIRContext::Threading::DISABLED);
   std::vector<std::string> remarks;
   compiler::CompileOptions options{command.stop_after.value_or(compiler::Phase::lowered), &remarks, command.tile, command.disabled};
@@ -104,16 +109,17 @@ Status run_compile(const CompileCommand& command) {
     KTC_ASSIGN_OR_RETURN(module, compiler::parseModule(context, text, command.start_from->filename().string()));
     KTC_RETURN_IF_ERROR(compiler::resume(*module, std::nullopt, policy, target, options));
   } else {
+    options.placed = &placed;
     KTC_ASSIGN_OR_RETURN(module, compiler::compileTo(context, model, policy, target, options));
   }
   if (command.remarks)
     for (const std::string& remark : remarks) fmt::print(stderr, "remark: {}\n", remark);
   if (command.stop_after) return write_text(command.output, compiler::printModule(*module));
 
-  KTC_ASSIGN_OR_RETURN(const placement::Placement placed, placement::place(model, policy, target));
   KTC_ASSIGN_OR_RETURN(const placement::CostModel cost,
                        placement::CostModel::create(model, placed.modules, policy, target, placed.counts));
-  KTC_ASSIGN_OR_RETURN(const placement::Prediction prediction, cost.predict(placed.hot));
+  KTC_ASSIGN_OR_RETURN(placement::Prediction prediction, cost.predict(placed.hot));
+  if (placed.stream.from == 0) std::erase_if(prediction.steps, [](const placement::StepCost& step) { return step.entry.starts_with("stream"); });
   const CompileFacts facts{model, policy, target, placed, *module, prediction};
   if (command.dry_run) return write_text(std::nullopt, report_text(facts));
   return emit(command, facts);

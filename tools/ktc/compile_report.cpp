@@ -11,6 +11,7 @@
 #include "llvm/Support/JSON.h"
 #include "models/dump.h"
 #include "placement/device_formats.h"
+#include "placement/streaming.h"
 #include "runtime/base/units.h"
 #include "runtime/formats/formats.h"
 #include "tools/ktc/prediction_report.h"
@@ -84,6 +85,21 @@ std::string granted_experts(const CompileFacts& facts) {
                      fmt::join(formats, "; "));
 }
 
+// What a token's result depends on besides the token, where prompts stream experts; empty: nothing but the order of sums in f32.
+std::string stream_rounding(const CompileFacts& facts) {
+  if (facts.placement.stream.from == 0) return {};
+  std::set<std::string> formats;
+  for (std::size_t i = 0; i < facts.model.modules.size(); ++i) {
+    const placement::ModulePlacement& placed = facts.placement.modules[i];
+    if (facts.model.modules[i].cls != models::ModuleClass::RoutedExperts || placed.device != "cpu") continue;
+    const std::string_view gpu = placed.activations == Format::f32 ? "f32" : "bf16";
+    if (to_string(placed.activations) != gpu) formats.insert(fmt::format("{} on the CPU, {} where they are streamed", to_string(placed.activations), gpu));
+  }
+  if (formats.empty()) return {};
+  return fmt::format("activations of experts are {}: which it is for a token follows from the tokens of its step{}", fmt::join(formats, "; "),
+                     facts.placement.stream.shares.empty() ? "" : ", for each expert from how many rows of the step chose it (stream_share)");
+}
+
 // Bytes that kt-place reserved for a device before the compiler laid out its memory.
 std::uint64_t reserved(const CompileFacts& facts, const std::string& device) {
   std::uint64_t total = 0;
@@ -130,6 +146,11 @@ std::string report_text(const CompileFacts& facts) {
                         facts.policy.defer.max_per_token, facts.policy.defer.decode ? ", decode" : "",
                         facts.policy.defer.extend ? ", prefill" : "",
                         facts.policy.defer.scope == placement::DeferScope::all ? "all" : "those on the CPU");
+  if (facts.policy.batch.stream_chunk > 0) {
+    text += fmt::format("{:<18}  prefill: {}\n", to_string(facts.policy.batch.position), placement::describe(facts.placement.stream));
+    const std::string rounding = stream_rounding(facts);
+    if (!rounding.empty()) text += fmt::format("{:<18}  {}\n", "", rounding);
+  }
   for (const placement::Difference& d : facts.placement.differences)
     text += fmt::format("differs   {}: {}: requested {}, granted {}: {}\n", d.place, d.what, d.requested, d.granted, d.why);
   for (const std::string& note : facts.placement.notes) text += "note      " + note + "\n";
@@ -187,6 +208,20 @@ std::string report_json(const CompileFacts& facts, const std::vector<compiler::W
     hot[std::to_string(facts.model.modules[layer.module].layer)] = std::move(ids);
   }
   root["hot_experts"] = std::move(hot);
+  if (facts.policy.batch.stream_chunk > 0) {
+    llvm::json::Array points;
+    const auto rounded = [](double us) { return std::stod(fmt::format("{:.6g}", us)); };
+    for (const placement::StreamPoint& point : facts.placement.stream.points)
+      points.push_back(llvm::json::Object{{"tokens", static_cast<std::int64_t>(point.tokens)},
+                                          {"streamed_us", rounded(point.streamed)},
+                                          {"without_share_us", rounded(point.unshared)},
+                                          {"on_cpu_us", rounded(point.on_cpu)}});
+    root["streaming"] = llvm::json::Object{{"from_tokens", static_cast<std::int64_t>(facts.placement.stream.from)},
+                                           {"stated", facts.placement.stream.stated},
+                                           {"cpu_takes_a_share", !facts.placement.stream.shares.empty()},
+                                           {"depends_on_step", stream_rounding(facts)},
+                                           {"predicted", std::move(points)}};
+  }
   root["predicted"] = prediction_json(facts.prediction);
   return fmt::format("{}\n", llvm::formatv("{0:2}", llvm::json::Value(std::move(root))).str());
 }

@@ -43,6 +43,7 @@ nlohmann::ordered_json to_json(const Statistics& s) {
     json["cpu_busy"] = share(s.busy.cpu, s.busy.steps);
     if (s.gpu) json["gpu_busy_at_least"] = share(s.busy.wait, s.busy.steps);
   }
+  if (s.busy.streamed_pairs != 0) json["streamed_pairs_on_cpu"] = share(s.busy.shared_pairs, s.busy.streamed_pairs);
   if (const auto& u = s.updates)
     json["moved_experts"] = {{"moves", u->moves},
                              {"hit_rate", share(u->hits, u->pairs)},
@@ -63,6 +64,8 @@ std::string to_text(const Statistics& s) {
     text += fmt::format("; CPU busy {:.1f} %", 100 * share(s.busy.cpu, s.busy.steps));
     if (s.gpu) text += fmt::format(", GPU at least {:.1f} %", 100 * share(s.busy.wait, s.busy.steps));
   }
+  if (s.busy_shares && s.busy.streamed_pairs != 0)
+    text += fmt::format("; of streamed experts' pairs {:.1f} % on the CPU", 100 * share(s.busy.shared_pairs, s.busy.streamed_pairs));
   if (s.updates && s.busy_shares) text += "; " + exec::to_text(*s.updates);
   return text + fmt::format("; load {:.2f} s; memory {}; {} thread{}, {}", s.load_seconds,
                             format_bytes(s.peak_memory_bytes), s.threads, s.threads == 1 ? "" : "s", s.isa);
