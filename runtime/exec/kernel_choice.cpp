@@ -28,7 +28,7 @@ TileRows tile_rows(const planfb::PlanT& plan) {
 
 }  // namespace
 
-std::string choose_kernels(const planfb::PlanT& plan, IsaLevel asked, kernels::KernelSet& kernels) {
+std::string choose_kernels(const planfb::PlanT& plan, IsaLevel asked, int threads, kernels::KernelSet& kernels) {
   const bool panels = std::any_of(plan.weights.begin(), plan.weights.end(), [&](const auto& w) {
     return plan.devices[w->device]->kind == planfb::DeviceKind::cpu && static_cast<Packing>(w->packing) != Packing::row_major;
   });
@@ -39,11 +39,11 @@ std::string choose_kernels(const planfb::PlanT& plan, IsaLevel asked, kernels::K
   if (kernels.panel_int8.many == nullptr)
     return text + (asked == IsaLevel::best ? "; no tiles: the processor or the system has no AMX" : "; no tiles at this level");
   if (rows.most == 0) return text + "; no tiles: the plan was compiled for a machine without them";
-  const kernels::TileShape shape = kernels::probe_tile_shape();
-  kernels::set_tile_shape(kernels, shape);
+  const kernels::TileShapes shapes = kernels::probe_tile_shapes(threads);
+  kernels::set_tile_shapes(kernels, shapes);
   text += "; tiles from " + std::to_string(rows.least);
   if (rows.most != rows.least) text += " to " + std::to_string(rows.most);
-  return text + " rows of a matrix, in shape " + std::string(to_string(shape)) + " (the fastest here of 2x1, 1x2, 1x1, 2x2)";
+  return text + " rows of a matrix, in shape " + to_string(shapes) + " (the fastest here of 2x1, 1x2, 1x1, 2x2)";
 }
 
 }  // namespace ktc::exec

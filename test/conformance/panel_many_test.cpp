@@ -209,15 +209,17 @@ TEST_P(PanelMany, ExtremeCodesDoNotSaturate) {
 TEST(TileShape, CanBeChosen) {
   KernelSet set = select_kernels(host_cpu_features());
   const bool tiles = isa_level_available(IsaLevel::amx, host_cpu_features());
-  const TileShape shape = probe_tile_shape();
-  if (!tiles) EXPECT_EQ(shape, TileShape::two_by_one);
+  const TileShapes shapes = probe_tile_shapes(2);
+  if (!tiles) EXPECT_EQ(to_string(shapes), "2x1");
+  EXPECT_EQ(to_string(TileShapes{TileShape::two_by_two, TileShape::one_by_two}), "2x2 (floats 1x2)");
   EXPECT_EQ(to_string(TileShape::two_by_one), "2x1");
-  set_tile_shape(set, TileShape::two_by_two);
+  set_tile_shapes(set, {TileShape::two_by_two, TileShape::one_by_two});
   EXPECT_EQ(set.panel_int8.many != nullptr, tiles);
 #if defined(__x86_64__)
   if (tiles) {
     EXPECT_EQ(set.panel_int4.many, panel_int4_many_amx_2x2);
-    set_tile_shape(set, TileShape::two_by_one);
+    EXPECT_EQ(set.panel_bf16.many, panel_bf16_many_amx_1x2);
+    set_tile_shapes(set, {});
     EXPECT_EQ(set.panel_int4.many, select_kernels(host_cpu_features()).panel_int4.many);
   }
   emulate_tiles(set, TileShape::two_by_two);

@@ -9,6 +9,7 @@
 
 #include "runtime/exec/cpu_count.h"
 #include "runtime/exec/sampling.h"
+#include "runtime/formats/tile_rows.h"
 #include "tools/ktc/bench_ceilings.h"
 #include "tools/ktc/bench_compare.h"
 
@@ -59,7 +60,7 @@ class Bench {
   ExpertsResult result() const;
 
   std::uint32_t tile_rows(const WeightFormat& format) const {
-    return options_.tile_rows >= 0 ? static_cast<std::uint32_t>(options_.tile_rows) : planned_tile_rows(format);
+    return options_.tile_rows >= 0 ? static_cast<std::uint32_t>(options_.tile_rows) : ktc::tile_rows(format.format, format.group);
   }
   double peak_of(std::size_t pool, double integer, double other) const { return pools_[pool].format.integer() ? integer : other; }
 
@@ -94,7 +95,10 @@ Status Bench::make_pools() {
 }
 
 Status Bench::prepare() {
-  KTC_ASSIGN_OR_RETURN(workers_, exec::Workers::create(options_.threads > 0 ? options_.threads : exec::default_thread_count()));
+  const int threads = options_.threads > 0 ? options_.threads : exec::default_thread_count();
+  kernels::TileShapes shapes;  // before workers, whose first loop binds this thread to a core
+  if (kernels::select_kernels(host_cpu_features(), options_.level).panel_int8.many != nullptr) shapes = kernels::probe_tile_shapes(threads);
+  KTC_ASSIGN_OR_RETURN(workers_, exec::Workers::create(threads));
   std::size_t most_tokens = 0;
   for (std::size_t f = 0; f < options_.formats.size(); ++f)
     for (const std::uint32_t m : options_.tokens)
@@ -118,8 +122,8 @@ Status Bench::prepare() {
     layouts.push_back(pool.down);
     (pool.format.integer() ? integers : floats) = true;
   }
-  KTC_RETURN_IF_ERROR(make_engine(options_.level, *workers_, options_.experts, layouts, engine_));
-  KTC_RETURN_IF_ERROR(make_engine(IsaLevel::scalar, *workers_, options_.experts, layouts, scalar_));
+  KTC_RETURN_IF_ERROR(make_engine(options_.level, *workers_, options_.experts, layouts, shapes, engine_));
+  KTC_RETURN_IF_ERROR(make_engine(IsaLevel::scalar, *workers_, options_.experts, layouts, shapes, scalar_));
   const auto make_peak = [&](bool integer, std::optional<ComputePeak>& peak) -> Status {
     KTC_ASSIGN_OR_RETURN(peak, ComputePeak::create(integer, engine_));
     return {};
@@ -216,7 +220,7 @@ void Bench::measure_round() {
 ExpertsResult Bench::result() const {
   ExpertsResult result;
   result.level = engine_.kernels.level;
-  result.shape = engine_.shape;
+  result.shapes = engine_.shapes;
   result.threads = workers_->threads();
   result.rounds = reads_.size();
   result.read = spread_of(reads_);

@@ -39,7 +39,7 @@ struct CaseResult {
 
 struct ExpertsResult {
   IsaLevel level = IsaLevel::scalar;
-  kernels::TileShape shape = kernels::TileShape::two_by_one;  // what the probe chose
+  kernels::TileShapes shapes;  // what the probe chose
   int threads = 0;
   std::size_t rounds = 0;
   std::vector<std::uint64_t> pool_bytes;        // per format of the options

@@ -25,9 +25,9 @@ Routing make_routing(std::size_t per_expert, std::size_t experts, std::size_t to
 }
 
 Status make_engine(IsaLevel level, exec::Workers& workers, std::size_t experts, const std::vector<PanelLayout>& layouts,
-                   Engine& engine) {
+                   kernels::TileShapes shapes, Engine& engine) {
   engine.kernels = kernels::select_kernels(host_cpu_features(), level);
-  if (engine.kernels.panel_int8.many != nullptr) engine.shape = kernels::probe_tile_shape();
+  engine.shapes = shapes;
   engine.workers = &workers;
   engine.busy_experts.assign(experts, 0);
   engine.state.workers = &workers;
@@ -70,7 +70,7 @@ Expected<Layer> Layer::create(const Pool& pool, Engine& engine, const ExpertsOpt
 
   exec::PanelExpertsStep& s = layer.step_;
   kernels::KernelSet kernels = engine.kernels;
-  kernels::set_tile_shape(kernels, variant.shape.value_or(engine.shape));
+  kernels::set_tile_shapes(kernels, variant.shape ? kernels::TileShapes{*variant.shape, *variant.shape} : engine.shapes);
   s.gate_up = {nullptr, pool.gate_up, kernels.panel(pool.gate_up.format)};
   s.down = {nullptr, pool.down, kernels.panel(pool.down.format)};
   s.tuning = variant.tuning;

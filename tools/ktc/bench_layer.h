@@ -29,7 +29,7 @@ Routing make_routing(std::size_t per_expert, std::size_t experts, std::size_t to
 // The engine's state for steps on these kernels.
 struct Engine {
   kernels::KernelSet kernels = {};
-  kernels::TileShape shape = kernels::TileShape::two_by_one;  // what the start-up probe chose
+  kernels::TileShapes shapes;  // what the start-up probe chose
   exec::Workers* workers = nullptr;
   std::vector<std::uint32_t> busy_experts;
   weights::HostBlock tile_scratch;
@@ -37,7 +37,7 @@ struct Engine {
 };
 // `layouts`: whatever steps of this engine will read.
 Status make_engine(IsaLevel level, exec::Workers& workers, std::size_t experts, const std::vector<PanelLayout>& layouts,
-                   Engine& engine);
+                   kernels::TileShapes shapes, Engine& engine);
 
 class Layer {
  public:

@@ -148,10 +148,4 @@ Status check(ExpertsOptions& o) {
   return find_level(o);
 }
 
-std::uint32_t planned_tile_rows(const WeightFormat& format) {
-  if (format.format == Format::int8) return 9;
-  if (format.format == Format::int4) return format.group == 0 ? 11 : 13;
-  return 0;
-}
-
 }  // namespace ktc::bench

@@ -60,7 +60,4 @@ struct ExpertsOptions {
 // Fills what check() sets; the error names the flag.
 Status check(ExpertsOptions& options);
 
-// The number that a plan compiled for a machine with tiles has (placement/tiles.cpp).
-std::uint32_t planned_tile_rows(const WeightFormat& format);
-
 }  // namespace ktc::bench

@@ -66,7 +66,7 @@ std::string to_table(const ExpertsOptions& o, const ExpertsResult& r) {
   };
   peak("int8", r.integer_peak);
   peak("bf16", r.float_peak);
-  if (r.peak_tiled) text += fmt::format("; tiles {}", kernels::to_string(r.shape));
+  if (r.peak_tiled) text += fmt::format("; tiles {}", kernels::to_string(r.shapes));
   text += fmt::format("\n{:<9} {:>6} {:>7} {:>7} {:>6} {:>11} {:>8} {:>8}  {:<21} {:<21} {:<7}  {:<19} {}\n", "format", "tok/ex", "tokens", "active",
                       "kernel", "us/layer", "GB/s", "TOPS", "of read bandwidth", "of compute", "nearer", "x/up/h/down/wait %", "tiles");
   for (const CaseResult& c : r.cases)
@@ -87,7 +87,7 @@ std::string to_json(const ExpertsOptions& o, const ExpertsResult& r) {
       {"shape", {{"experts", o.experts}, {"hidden", o.hidden}, {"intermediate", o.intermediate}, {"top_k", o.top_k}}},
       {"granules", {{"x", o.x_granule}, {"h", o.h_granule}}},
       {"rounds", r.rounds},
-      {"ceilings", {{"read_bytes_per_second", spread(r.read)}, {"peak_kernel", r.peak_tiled ? "bare tile loop" : "few"}, {"tile_shape", std::string(kernels::to_string(r.shape))}}}};
+      {"ceilings", {{"read_bytes_per_second", spread(r.read)}, {"peak_kernel", r.peak_tiled ? "bare tile loop" : "few"}, {"tile_shape", std::string(kernels::to_string(r.shapes.integers))}, {"tile_shape_floats", std::string(kernels::to_string(r.shapes.floats))}}}};
   if (r.integer_peak.median > 0) json["ceilings"]["int8_operations_per_second"] = spread(r.integer_peak);
   if (r.float_peak.median > 0) json["ceilings"]["bf16_operations_per_second"] = spread(r.float_peak);
   for (std::size_t f = 0; f < r.pool_bytes.size(); ++f)

@@ -102,6 +102,7 @@ KTC_INLINE void add_block(const PanelArgs& a, std::size_t offset, std::size_t x,
         if (left == 5) take.template operator()<5>();
       }
       while (left >= 4) take.template operator()<4>();
+      if (left == 3) take.template operator()<3>();
       if (left >= 2) take.template operator()<2>();
       if (left != 0) take.template operator()<1>();
     }

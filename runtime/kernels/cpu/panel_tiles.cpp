@@ -1,7 +1,13 @@
 #include "runtime/kernels/cpu/panel_tiles.h"
 
+#include <sched.h>
+
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <memory>
+#include <system_error>
+#include <thread>
 #include <vector>
 
 #include "runtime/kernels/cpu/kernel_table.h"
@@ -18,6 +24,12 @@ std::string_view to_string(TileShape shape) {
   return "?";
 }
 
+std::string to_string(TileShapes shapes) {
+  std::string text(to_string(shapes.integers));
+  if (shapes.floats != shapes.integers) text += " (floats " + std::string(to_string(shapes.floats)) + ")";
+  return text;
+}
+
 #if defined(__x86_64__)
 
 namespace {
@@ -31,43 +43,49 @@ constexpr Many kReal[] = {KTC_MANY(amx), KTC_MANY(amx_1x2), KTC_MANY(amx_1x1), K
 constexpr Many kEmulated[] = {KTC_MANY(emulated), KTC_MANY(emulated_1x2), KTC_MANY(emulated_1x1), KTC_MANY(emulated_2x2)};
 #undef KTC_MANY
 
-void set_many(KernelSet& set, const Many& many) {
-  set.panel_int8.many = many.int8;
-  set.panel_int4.many = many.int4;
-  set.panel_fp8.many = many.fp8;
-  set.panel_bf16.many = many.bf16;
+void set_many(KernelSet& set, const Many& integers, const Many& floats) {
+  set.panel_int8.many = integers.int8;
+  set.panel_int4.many = integers.int4;
+  set.panel_fp8.many = floats.fp8;
+  set.panel_bf16.many = floats.bf16;
 }
 
-// One panel and 128 rows of int8 in pieces of 512 K: enough rows that the weights' way into the cache does not count.
+// Four panels and 256 rows in pieces of 512 bytes of a row, with the next weights asked for meanwhile, as in a layer: with less,
+// 2 x 2 looks faster than it is there.
 class Probe {
  public:
-  Probe() : layout_(panel_layout(Format::int8, 0, false, 32, kColumns).value()), memory_(kBytes() + 64) {
+  explicit Probe(Format format)
+      : value_bytes_(format == Format::bf16 ? 2 : 1), layout_(panel_layout(format, 0, false, kPanels * 32, kColumns).value()), memory_(kBytes() + 64) {
     std::byte* p = memory_.data() + (64 - reinterpret_cast<std::uintptr_t>(memory_.data()) % 64) % 64;
-    for (std::size_t i = 0; i < layout_.panel_bytes + kRows * kColumns; ++i) p[i] = static_cast<std::byte>(i * 2654435761u >> 13);
+    for (std::size_t i = 0; i < layout_.matrix_bytes + kRows * kColumns * value_bytes_; ++i)
+      p[i] = static_cast<std::byte>(i * 2654435761u >> 13);
     args_.panels = p;
-    args_.count = 1;
+    args_.count = kPanels;
+    args_.next_panel = p;
     args_.layout = &layout_;
-    args_.x.values = p + layout_.panel_bytes;
-    std::byte* at = p + layout_.panel_bytes + kRows * kColumns;
+    args_.x.values = p + layout_.matrix_bytes;
+    std::byte* at = p + layout_.matrix_bytes + kRows * kColumns * value_bytes_;
     args_.x.scales = reinterpret_cast<const float*>(at);
     args_.x.sums = reinterpret_cast<const std::int32_t*>(at + kRows * 4);
     args_.m = kRows;
-    args_.k_inner = 8;
+    args_.k_inner = 8 / value_bytes_;
     args_.result = TileResult::rows;
     args_.out = reinterpret_cast<float*>(at + kRows * 8);
-    args_.out_stride = args_.columns = 32;
-    args_.scratch = at + kRows * 8 + kRows * 128;
+    args_.out_stride = args_.columns = kPanels * 32;
+    args_.scratch = at + kRows * 8 + kRows * kPanels * 128;
   }
   double seconds(TileFn function) const {
-    constexpr int kCalls = 8;
     const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < kCalls; ++i) function(args_);
+    function(args_);
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
 
  private:
-  static constexpr std::size_t kColumns = 2048, kRows = 128;
-  std::size_t kBytes() const { return layout_.panel_bytes + kRows * (kColumns + 8 + 128) + panel_scratch_bytes(layout_); }
+  static constexpr std::size_t kColumns = 2048, kRows = 256, kPanels = 4;
+  std::size_t kBytes() const {
+    return layout_.matrix_bytes + kRows * (kColumns * value_bytes_ + 8 + kPanels * 128) + panel_scratch_bytes(layout_);
+  }
+  const std::size_t value_bytes_;
   PanelLayout layout_;
   std::vector<std::byte> memory_;
   TileArgs args_{};
@@ -78,34 +96,96 @@ double median(std::vector<double>& values) {
   return values[values.size() / 2];
 }
 
-}  // namespace
-
-TileShape probe_tile_shape() {
-  if (!isa_level_available(IsaLevel::amx, host_cpu_features())) return TileShape::two_by_one;
-  const Probe probe;
-  constexpr std::size_t kShapes = std::size(kTileShapes);
-  std::vector<double> ratios[kShapes];
-  enter_tiles_amx();
-  for (int round = 0; round < 9; ++round) {  // neighbours in time: the machine's rates move
-    const double usual = probe.seconds(kReal[0].int8);
-    for (std::size_t s = 1; s < kShapes; ++s) {
-      const double other = probe.seconds(kReal[s].int8);
-      if (round != 0) ratios[s].push_back(other / usual);
+// Threads that run what the probing one runs: a core by itself prefers shapes that are the slowest when all are at it.
+class Crowd {
+ public:
+  Crowd(Format format, int threads) {
+    for (int i = 0; i < threads; ++i) probes_.push_back(std::make_unique<Probe>(format));
+    try {
+      for (const auto& probe : probes_) threads_.emplace_back([this, &probe = *probe] { work(probe); });
+    } catch (const std::system_error&) {  // no more threads: fewer then
     }
   }
-  leave_tiles_amx();
-  std::size_t best = 0;
-  double least = 0.97;
-  for (std::size_t s = 1; s < kShapes; ++s)
-    if (const double ratio = median(ratios[s]); ratio < least) {
+  ~Crowd() {
+    done_.store(true);
+    for (std::thread& thread : threads_) thread.join();
+  }
+  Crowd(const Crowd&) = delete;
+  Crowd& operator=(const Crowd&) = delete;
+  void run(TileFn function) { function_.store(function); }
+
+ private:
+  void work(const Probe& probe) const {
+    enter_tiles_amx();
+    while (!done_.load()) {
+      if (const TileFn function = function_.load())
+        probe.seconds(function);
+      else
+        std::this_thread::yield();
+    }
+    leave_tiles_amx();
+  }
+  std::atomic<TileFn> function_{nullptr};
+  std::atomic<bool> done_{false};
+  std::vector<std::unique_ptr<Probe>> probes_;
+  std::vector<std::thread> threads_;
+};
+
+// CPUs that this thread, and threads that it starts, may run on.
+int usable_cpus() {
+  cpu_set_t cpus;
+  return sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? CPU_COUNT(&cpus) : 0;
+}
+
+// `usual` unless another takes less than `share` of its time.
+TileShape fastest_shape(Format format, TileFn Many::*function, TileShape usual, double share, int threads) {
+  const Probe probe(format);
+  Crowd crowd(format, threads - 1);
+  const auto seconds = [&](std::size_t shape) {
+    crowd.run(kReal[shape].*function);
+    probe.seconds(kReal[shape].*function);  // until all have changed over
+    return probe.seconds(kReal[shape].*function);
+  };
+  constexpr std::size_t kShapes = std::size(kTileShapes);
+  std::vector<double> ratios[kShapes];
+  for (int round = 0; round < 9; ++round) {  // neighbours in time: the machine's rates move
+    const double base = seconds(static_cast<std::size_t>(usual));
+    for (std::size_t s = 0; s < kShapes; ++s)
+      if (kTileShapes[s] != usual) {
+        const double other = seconds(s);
+        if (round != 0) ratios[s].push_back(other / base);
+      }
+  }
+  auto best = static_cast<std::size_t>(usual);
+  double least = share;
+  for (std::size_t s = 0; s < kShapes; ++s)
+    if (ratios[s].empty()) {
+      continue;
+    } else if (const double ratio = median(ratios[s]); ratio < least) {
       least = ratio;
       best = s;
     }
   return kTileShapes[best];
 }
 
-void set_tile_shape(KernelSet& set, TileShape shape) {
-  if (set.panel_int8.many != nullptr) set_many(set, kReal[static_cast<std::size_t>(shape)]);
+}  // namespace
+
+TileShapes probe_tile_shapes(int threads) {
+  TileShapes shapes;
+  if (!isa_level_available(IsaLevel::amx, host_cpu_features())) return shapes;
+  shapes.integers = TileShape::one_by_two;
+  if (usable_cpus() < threads) return shapes;
+  enter_tiles_amx();
+  // Layers of integers prefer 1 x 2 to what a loop over one expert says by a few percent: their weights come from memory.
+  shapes.integers = fastest_shape(Format::int8, &Many::int8, shapes.integers, 0.93, threads);
+  shapes.floats = fastest_shape(Format::bf16, &Many::bf16, shapes.floats, 0.97, threads);
+  leave_tiles_amx();
+  return shapes;
+}
+
+void set_tile_shapes(KernelSet& set, TileShapes shapes) {
+  if (set.panel_int8.many != nullptr)
+    set_many(set, kReal[static_cast<std::size_t>(shapes.integers)], kReal[static_cast<std::size_t>(shapes.floats)]);
 }
 
 bool emulated_tiles_available(const CpuFeatures& features) {
@@ -113,15 +193,15 @@ bool emulated_tiles_available(const CpuFeatures& features) {
 }
 
 void emulate_tiles(KernelSet& set, TileShape shape) {
-  set_many(set, kEmulated[static_cast<std::size_t>(shape)]);
+  set_many(set, kEmulated[static_cast<std::size_t>(shape)], kEmulated[static_cast<std::size_t>(shape)]);
   set.enter_tiles = enter_tiles_emulated;
   set.leave_tiles = leave_tiles_emulated;
 }
 
 #else
 
-TileShape probe_tile_shape() { return TileShape::two_by_one; }
-void set_tile_shape(KernelSet&, TileShape) {}
+TileShapes probe_tile_shapes(int) { return {}; }
+void set_tile_shapes(KernelSet&, TileShapes) {}
 bool emulated_tiles_available(const CpuFeatures&) { return false; }
 void emulate_tiles(KernelSet&, TileShape) {}
 void bare_tiles_amx(bool, const std::byte*, std::size_t, const std::byte*, std::size_t, std::size_t) {}

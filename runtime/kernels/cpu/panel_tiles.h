@@ -1,6 +1,7 @@
 // The tile kernels beyond the rows of panel_kernels.def: other shapes of tiles, and the same bodies on emulated tiles.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "runtime/kernels/cpu/kernels.h"
@@ -14,12 +15,21 @@ enum class TileShape { two_by_one, one_by_two, one_by_one, two_by_two };
 constexpr TileShape kTileShapes[] = {TileShape::two_by_one, TileShape::one_by_two, TileShape::one_by_one, TileShape::two_by_two};
 std::string_view to_string(TileShape shape);  // "2x1"
 
-// Times all on int8 for some milliseconds, on this thread alone. two_by_one where the level amx is not available, and unless
-// another is faster by more than what such a measurement is off. Allocates; do not call in a region that is being timed.
-TileShape probe_tile_shape();
+// Bytes and bf16 do not favour the same shape: twice the bytes pass for one multiplication.
+struct TileShapes {
+  TileShape integers = TileShape::two_by_one;  // weights int8, int4
+  TileShape floats = TileShape::two_by_one;    // bf16, fp8
+};
+std::string to_string(TileShapes shapes);  // "2x1", or "2x1 (floats 1x2)"
 
-// Sets the `many` kernels of a set whose level has them to a shape (select_kernels gives two_by_one).
-void set_tile_shape(KernelSet& set, TileShape shape);
+// Times all on int8 and on bf16 for some 10 ms, on this thread with threads - 1 others at the same work: a core by itself may
+// prefer 2 x 2, which with all cores at work is the slowest. 1 x 2 (floats 2 x 1) unless another is faster by more than what such
+// a measurement is off, and without measuring where this thread may not run on so many CPUs, as when it is bound to one;
+// two_by_one where the level amx is not available. Starts threads, allocates; do not call in a region that is being timed.
+TileShapes probe_tile_shapes(int threads);
+
+// Sets the `many` kernels of a set whose level has them to shapes (select_kernels gives two_by_one).
+void set_tile_shapes(KernelSet& set, TileShapes shapes);
 
 // For tests: the bodies of level amx with the tile instructions in software, to the bit; slow. Needs the features of avx512.
 bool emulated_tiles_available(const CpuFeatures& features);
