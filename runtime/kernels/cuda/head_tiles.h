@@ -5,7 +5,7 @@
 
 namespace ktc::gpu {
 
-constexpr unsigned kHeadTileTokens = 32;  // from here on tiles are faster, half empty as they may be
+constexpr unsigned kHeadTileTokens = 9;  // from here on tiles are faster, almost empty as they may be
 
 struct HeadTiles {
   const float* x;

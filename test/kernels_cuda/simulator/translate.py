@@ -108,14 +108,22 @@ def translate(name, text):
 def main():
     root, out = sys.argv[1:]
     os.makedirs(out, exist_ok=True)
+    sources = {}
     for name in sorted(os.listdir(os.path.join(root, FOLDER))):
-        if not name.endswith((".cu", ".cuh")):
+        if not name.endswith((".cu", ".cuh", ".h")):
             continue
+        with open(os.path.join(root, FOLDER, name), encoding="utf-8") as f:
+            text = f.read()
+        if not name.endswith(".h") or '.cuh"' in text:  # of plain headers those alone that include kernels
+            sources[name] = text
+    for name, text in sources.items():
         if name == "dependent_launch.cuh":
             text = "#pragma once\n"  # the simulator has its own
         else:
-            with open(os.path.join(root, FOLDER, name), encoding="utf-8") as f:
-                text = translate(name, f.read())
+            text = translate(name, text)
+            for header in sources:
+                if header.endswith(".h"):
+                    text = text.replace('#include "%s%s"' % (FOLDER, header), '#include "%s"' % header)
         target = os.path.join(out, name[:-3] + ".cpp" if name.endswith(".cu") else name)
         with open(target, "w", encoding="utf-8") as f:
             f.write(text)
