@@ -47,6 +47,29 @@ TEST(PlanHybrid, PlansOfACpuNeedNoFeature) {
   EXPECT_EQ(plan::features_of(plan), 1u);
 }
 
+// Plans from before devices chose tokens have no scratch for it; what there is must be enough.
+TEST(PlanHybrid, ScratchOfASampleStepIsNoneOrEnough) {
+  PlanT plan = hybrid_plan();
+  EntryT& sample = entry(plan, "sample[2]");
+  std::uint64_t& arena = plan.devices[1]->arena_bytes;
+  auto space = std::make_unique<BufferT>();
+  space->name = "scratch";
+  space->device = 1;
+  space->role = BufferRole::workspace;
+  space->symbol = Symbol::workspace;
+  space->offset = (arena + 255) / 256 * 256;
+  space->bytes = gpu_sample_workspace(2);
+  for (auto& line : plan.account)
+    if (line->category == "arena" && line->device == 1) line->bytes = space->offset + space->bytes;
+  arena = space->offset + space->bytes;
+  sample.buffers.push_back(std::move(space));
+  sample.steps[0]->workspace = static_cast<std::uint32_t>(sample.buffers.size() - 1);
+  EXPECT_EQ(plan::verify_plan(plan).message(), "");
+  sample.buffers.back()->bytes -= 256;
+  const std::string message(plan::verify_plan(plan).message());
+  EXPECT_NE(message.find("SampleOp: workspace: found 5376 bytes, expected at least 5632 bytes"), std::string::npos) << message;
+}
+
 EntryT& decode(PlanT& plan) { return entry(plan, "decode[2]"); }
 StepT& of(PlanT& plan, std::string_view name) { return step(decode(plan), name); }
 std::size_t index_of(EntryT& entry, std::string_view name) {
