@@ -392,8 +392,11 @@ struct CostModel::Impl {
     if (load.alike.empty())
       return work(rate, weights, activations, group, load.distinct * expert_bytes, pairs * layer.operations, pairs / load.distinct, kernels);
     Time time;
-    for (const Load::Alike& a : load.alike)
-      time += work(rate, weights, activations, group, expert_bytes, a.rows * layer.operations, a.rows, {}, a.rows * layer.outputs, a.rows > kFewRows) * a.experts;
+    for (const Load::Alike& a : load.alike) {
+      // a CPU's tiles have sixteen rows: where only some of the step's rows choose an expert half of its last one is padding
+      const double rows = a.rows + (is_cpu(rate.device) && a.rows >= 16 && a.rows < step.rows ? 8 : 0);
+      time += work(rate, weights, activations, group, expert_bytes, rows * layer.operations, a.rows, {}, a.rows * layer.outputs, a.rows > kFewRows) * a.experts;
+    }
     return with_fixed(time, kernels);
   }
 

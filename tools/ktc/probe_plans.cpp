@@ -203,7 +203,7 @@ Status probe_gpu_plans(const PlanProbe& probe, std::size_t index, Target* target
   }
   for (std::size_t i = 0; i < of_format.size(); ++i) {
     equations.push_back({&of_format[i], true, &gpu.read_efficiency[kFormats[i].second], 0.005, 1});
-    equations.push_back({&of_format[i], false, &gpu.matrix_efficiency[kFormats[i].second], 0.001, 1});
+    equations.push_back({&of_format[i], false, &gpu.matrix_efficiency[kFormats[i].second], 0.001, 4});
   }
   KTC_RETURN_IF_ERROR(plans.solve(equations));
   gpu.read_efficiency[Format::fp8] = gpu.read_efficiency[Format::int8];
