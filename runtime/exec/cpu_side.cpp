@@ -101,7 +101,8 @@ Status CpuSide::open(const planfb::PlanT& p, const ExecutorOptions& options, std
                                                      std::to_string(counts), ""});
 
   kernels = kernels::select_kernels(features, options.isa);
-  if (const std::string chosen = choose_kernels(p, options.isa, options.threads > 0 ? options.threads : default_thread_count(), kernels); !chosen.empty() && options.note != nullptr)
+  const int threads = options.threads > 0 ? options.threads : default_thread_count();
+  if (const std::string chosen = choose_kernels(p, options.isa, threads, kernels); !chosen.empty() && options.note != nullptr)
     options.note(options.note_context, chosen);
   memory.expert_counts = options.expert_counts;
   return allocate(p, more);

@@ -47,8 +47,9 @@ class Loop {
     const std::size_t parts = NodeGrid(workers, f.down.split, f.down.layout.panels, down_panels, 1).parts();
     down_experts_ = std::max<std::size_t>(1, f.active);
     if (f.accumulate != nullptr && down_panels == 1 && parts <= kMostTurns && workers.threads() > 1) {
-      const std::size_t turns = std::max<std::size_t>(1, kDownItemsPerWorker * static_cast<std::size_t>(workers.threads()) / parts);
-      down_experts_ = std::min(down_experts_, std::max(blocks(kDownItemBytes, f.down.layout.panel_bytes), blocks(down_experts_, turns)));
+      const std::size_t wanted = kDownItemsPerWorker * static_cast<std::size_t>(workers.threads());
+      const std::size_t each = blocks(down_experts_, std::max<std::size_t>(1, wanted / parts));
+      down_experts_ = std::min(down_experts_, std::max(blocks(kDownItemBytes, f.down.layout.panel_bytes), each));
     }
     down_.emplace(workers, f.down.split, f.down.layout.panels, down_panels, std::max<std::size_t>(1, blocks(f.active, down_experts_)));
     rows_each_ = f.rows <= kernels::kFewRows ? 1 : std::min(f.rows, claim_grain(4 * f.x_operands.columns));
@@ -177,15 +178,16 @@ class Loop {
                                 : p + 1 < end ? f_.down.panel(f_.experts[from], p + 1)
                                               : weights_of(claims.ahead());
         const std::size_t first = f_.first[expert], m = f_.first[expert + 1] - first;
-        panel_product(f_.down, f_.down.panel(expert, p), next, f_.h_rows + first, m, f_.h_operands, [&](std::size_t row, std::size_t n, const float* out) {
-                        for (std::size_t pair = first + row; pair < first + row + n; ++pair, out += kPanelFeatures) {
-                          float* const y = sum_of(row_of(pair));
-                          if (sums)
-                            f_.accumulate(out, f_.pair_weight[pair], columns, false, y);
-                          else
-                            std::memcpy(y, out, columns * sizeof(float));
-                        }
-                      });
+        const auto add = [&](std::size_t row, std::size_t n, const float* out) {
+          for (std::size_t pair = first + row; pair < first + row + n; ++pair, out += kPanelFeatures) {
+            float* const y = sum_of(row_of(pair));
+            if (sums)
+              f_.accumulate(out, f_.pair_weight[pair], columns, false, y);
+            else
+              std::memcpy(y, out, columns * sizeof(float));
+          }
+        };
+        panel_product(f_.down, f_.down.panel(expert, p), next, f_.h_rows + first, m, f_.h_operands, add);
       }
       for (std::size_t r = 0; local && r < f_.rows; ++r) std::memcpy(f_.out.row(r) + column, sum_of(r), columns * sizeof(float));
       if (f_.cells != nullptr && to == f_.active)

@@ -9,9 +9,9 @@
 namespace ktc::kernels {
 namespace {
 
-// Prefetch to the second level, 16 KiB of blocks ahead of the reader and in the order of the memory: cut at the panel's end and
-// continued at `next`. So far that what a reader does between two panels does not keep the memory waiting. The head is read along with the blocks behind it, so the distance has its length on top, and its lines
-// are asked for along with the blocks: exactly so many lines in all as the panel has, so that the next one starts as far ahead.
+// Prefetch to the second level, 16 KiB of blocks ahead of the reader (who does other things between panels) and in the order of the
+// memory: cut at the panel's end and continued at `next`. The head is read along with the blocks behind it, so its length is added;
+// its lines are asked for along with the blocks: exactly so many in all as the panel has, so that the next one starts as far ahead.
 template <std::size_t kPairBytes>  // of the two blocks of 64 K
 struct Ahead {
   static constexpr std::size_t kAheadBytes = 16384;
