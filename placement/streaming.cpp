@@ -108,7 +108,7 @@ class Chooser {
 
 std::string milliseconds(double us) { return fmt::format("{:.{}f}", us * 1e-3, us < 10e3 ? 2 : us < 100e3 ? 1 : 0); }
 
-bool pays(const StreamPoint& point) { return point.streamed < point.on_cpu; }
+bool pays(const StreamPoint& point) { return point.streamed < kStreamMargin * point.on_cpu; }
 
 }  // namespace
 

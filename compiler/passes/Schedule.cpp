@@ -285,11 +285,16 @@ class EntrySchedule {
     return order;
   }
 
+  // Of a list as the host walks it: in decode a GPU's steps are a graph, elsewhere they are launched when the host gets to them.
   double predict(const std::vector<std::size_t>& order) {
     begin();
-    double end = 0;
+    const bool launched = entry_.getKind() != kt::EntryKind::decode;
+    double end = 0, host = 0;
     for (std::size_t i : order) {
+      const std::string device = deviceOf(i).str();
+      if (launched) free_[device] = std::max(free_[device], host);
       place(i);
+      if (device == "cpu") host = end_[i];
       end = std::max(end, end_[i]);
     }
     return end;

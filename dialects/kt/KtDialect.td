@@ -62,7 +62,8 @@
 //                                              place.activations, in_views, out_views, workspace (an index in buffers), graph
 //                                              (an index in graphs), name = stepName(op), location = locationText(op)
 //   kt.transfer, kt.submit, kt.await           CopyOp, PublishOp, AwaitOp with the kind of that name, on the GPU's device
-//   kt.experts slots, late, stream             ExpertsOp.slots; .late, .late_among_all, .part; .stream
+//   kt.experts slots, late, stream, share      ExpertsOp.slots; .late, .late_among_all, .part; .stream; .share
+//   kt.entry from                              Entry.from_tokens
 //   #kt.tile<x, h, rows>                       x_granule, h_granule, tile_rows of the op
 //   kt.linear                                  LinearOp; its results are consecutive columns of one buffer and become the one
 //                                              output that spans them
