@@ -221,7 +221,7 @@ void Scheduler::finish_begun(StepReport& report) {
   const Expected<std::span<const std::int32_t>> chosen = executor_.finish();
   const std::vector<Sequence*> batch = begun_.front();
   report.duration += std::chrono::steady_clock::now() - start;
-  for (const Sequence* s : batch) report.decode_tokens += s != nullptr;
+  report.decode_tokens = static_cast<std::uint32_t>(std::ranges::count_if(batch, [](const Sequence* s) { return s != nullptr; }));
   if (!chosen.ok()) {
     begun_.clear();  // the executor is good for nothing any more
     for (Sequence* s : batch)

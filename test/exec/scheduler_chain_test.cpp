@@ -15,6 +15,7 @@ struct Driven {
   FakeExecutor executor;
   std::unique_ptr<Scheduler> scheduler;
   std::map<RequestId, Completion> done;
+  std::uint32_t decode_tokens = 0;
 
   explicit Driven(std::uint32_t ahead) {
     executor.ahead = ahead;
@@ -29,7 +30,7 @@ struct Driven {
   void finish() {
     for (int steps = 0; !scheduler->idle(); ++steps) {
       ASSERT_LT(steps, 1000);
-      scheduler->step();
+      decode_tokens += scheduler->step().decode_tokens;
     }
     EXPECT_EQ(executor.under_way(), 0u);
   }
@@ -48,12 +49,15 @@ INSTANTIATE_TEST_SUITE_P(Ahead, SchedulerChain, testing::Values(0u, 1u, 2u), [](
 TEST_P(SchedulerChain, EverySequenceGetsItsOwnContinuation) {
   Driven run(GetParam());
   std::map<RequestId, Ids> expected;
+  std::uint32_t decoded = 0;  // all tokens but the first of each
   for (std::int32_t i = 0; i < 12; ++i) {
     Ids prompt(static_cast<std::size_t>(1 + i % 7), i);
     const auto count = static_cast<std::uint32_t>(1 + i * 5 % 13);
     expected[run.submit(request(prompt, count))] = run.executor.continuation(prompt, count);
+    decoded += count - 1;
   }
   run.finish();
+  EXPECT_EQ(run.decode_tokens, decoded);
   for (const auto& [id, ids] : expected) {
     EXPECT_EQ(run.done[id].ids, ids) << id;
     EXPECT_EQ(run.done[id].reason, FinishReason::length);
