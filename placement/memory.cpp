@@ -216,10 +216,10 @@ Expected<std::vector<MemoryLine>> account(const ModelDesc& model, const std::vec
         lines.push_back({device, "hot-experts", model.modules[layer.module].name,
                          times(hot_expert_bytes(model, layer), layer.ids.size())});
     }
-    for (const std::string& spares : devices_of(target)) {  // on the GPU itself, and pinned on the CPU for all of them
+    for (const std::string& spares : devices_of(target)) {  // on the GPU itself, and on the CPU for all of them
       if (!update || spares == "cpu" || (device != spares && device != "cpu")) continue;
       KTC_ASSIGN_OR_RETURN(const std::uint64_t expert, spare_expert_bytes(model, modules, hot, spares));
-      if (expert > 0) lines.push_back({device, device == "cpu" ? "spare" : "hot-experts", "spare", times(kSpareExperts, expert)});
+      if (expert > 0) lines.push_back({device, device == "cpu" ? "spare" : "hot-experts", "spare", device == "cpu" ? times(kStagedExperts, expert) : spare_bound(expert)});
     }
     const KvCachePolicy& kv = policy.kv_cache;
     const bool gpu = device != "cpu";

@@ -4,7 +4,7 @@
 //              and gpu_rows on a GPU. (Where projections are joined into one matrix, that needs a little less than this.)
 //              Embedding and head that share a slot, a device and a format are counted once.
 // hot-experts  on their GPU, one line per layer; the CPU's bank holds the others, or all of them when the policy moves experts at
-//              run time (`experts.update`), which also reserves two spare slots. Gaps that alignment leaves between weights of a
+//              run time (`experts.update`), which also reserves spare slots. Gaps that alignment leaves between weights of a
 //              file are not counted.
 // kv-cache     exact: pages * page bytes, summed over the layers whose attention is on the device; pages = sequences *
 //              ceil(tokens / page) as in table Cache of runtime/plan/plan.fbs, and on a GPU one more for padding tokens.

@@ -58,8 +58,8 @@ Expected<std::unique_ptr<ExpertMover>> ExpertMover::open(const planfb::PlanT& pl
   for (std::size_t g = 0; g < gpus.size(); ++g) {
     mover->sites_[g].gpu = &gpus[g];
     const auto first = std::find_if(mover->layers_.begin(), mover->layers_.end(), [&](const Layer& layer) { return layer.gpu == g; });
-    if (first == mover->layers_.end()) continue;
     KTC_RETURN_IF_ERROR(mover->open_site(plan, gpus[g]).with_context("device " + plan.devices[gpus[g].index]->name));
+    if (first == mover->layers_.end()) continue;
     Site& site = mover->sites_[g];
     Landing& landing = site.landings[0];
     const auto& hot = slots.at(first->w_hot);
@@ -69,22 +69,52 @@ Expected<std::unique_ptr<ExpertMover>> ExpertMover::open(const planfb::PlanT& pl
     mover->stage(landing);
     KTC_RETURN_IF_ERROR(mover->start_copy(site, landing));
     KTC_RETURN_IF_ERROR(gpus[g].copies().wait());
+    site.copying.clear();
     KTC_RETURN_IF_ERROR(mover->repack(site, landing, static_cast<std::uint32_t>(*expert)));
     KTC_RETURN_IF_ERROR(gpus[g].compute().wait());
   }
-  mover->thread_ = std::thread([m = mover.get()] { m->run(); });
+  mover->beside_ = mover->most_beside_;
+  if (!options.pinned) mover->thread_ = std::thread([m = mover.get()] { m->run(); });
   return mover;
+}
+
+Expected<ExpertMover::HostArea> ExpertMover::host_area(device::Device& device, std::uint64_t bytes, const char* name) {
+  HostArea area;
+  if (auto mapped = device.allocate_mapped(bytes, name); mapped.ok()) {
+    area.mapped = std::move(mapped).value();
+    return area;
+  }
+  KTC_ASSIGN_OR_RETURN(area.ordinary, weights::HostBlock::allocate(bytes, name));
+  return area;
 }
 
 Status ExpertMover::open_site(const planfb::PlanT& plan, Gpu& gpu) {
   Site& site = sites_[static_cast<std::size_t>(&gpu - gpus_.data())];
-  const std::uint64_t bytes = plan::spare_bytes(plan, gpu.index), each = bytes / kSpareExperts;
-  KTC_ASSIGN_OR_RETURN(site.staging, gpu.device->allocate_mapped(bytes, "experts on their way"));
-  site.landings.resize(kSpareExperts);
-  for (std::uint64_t i = 0; i < kSpareExperts; ++i) {
-    site.landings[i].staging = site.staging.host() + i * each;
+  KTC_ASSIGN_OR_RETURN(site.repacked, gpu.device->create_event());
+  // tables of all layers are on every GPU, one behind the other in this order
+  site.tables_on_device = reinterpret_cast<std::byte*>(gpu.moving_slots.begin()->second);
+  for (const auto& [weight, slots] : gpu.moving_slots) {
+    const auto* end = reinterpret_cast<std::byte*>(slots + slots_.at(weight).size());
+    site.tables_bytes = std::max(site.tables_bytes, static_cast<std::uint64_t>(end - site.tables_on_device));
+  }
+  for (HostArea& tables : site.tables) {
+    KTC_ASSIGN_OR_RETURN(tables, host_area(*gpu.device, site.tables_bytes, "where experts are"));
+    std::memset(tables.data(), 0, site.tables_bytes);
+  }
+  std::uint64_t each = 0;
+  for (const Layer& layer : layers_)
+    if (&gpus_[layer.gpu] == &gpu) each = std::max(each, layer.spare.bytes());
+  if (each == 0) return {};
+  const std::uint64_t count = options_.pinned ? plan::spare_bytes(plan, gpu.index) / each : kStagedExperts;
+  if (!options_.pinned) {
+    KTC_ASSIGN_OR_RETURN(site.staging, host_area(*gpu.device, count * each, "experts on their way"));
+  }
+  site.landings.resize(count);
+  most_beside_ += static_cast<double>(count);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    if (!options_.pinned) site.landings[i].staging = site.staging.data() + i * each;
     site.landings[i].spare = gpu.spare.data() + i * each;
-    KTC_ASSIGN_OR_RETURN(site.landings[i].repacked, gpu.device->create_event());
+    KTC_ASSIGN_OR_RETURN(site.landings[i].landed, gpu.device->create_event());
   }
   return {};
 }
@@ -102,8 +132,7 @@ void ExpertMover::stop() {
 ExpertMover::~ExpertMover() {
   stop();
   for (Site& site : sites_)
-    if (std::any_of(site.landings.begin(), site.landings.end(), [](const Landing& l) { return l.state == State::copying; }))
-      (void)site.gpu->copies().wait();
+    if (!site.copying.empty()) (void)site.gpu->copies().wait();
 }
 
 void ExpertMover::run() {
@@ -124,6 +153,7 @@ void ExpertMover::run() {
 }
 
 void ExpertMover::stage(const Landing& landing) const {
+  if (landing.staging == nullptr) return;
   const Layer& layer = layers_[landing.swap.layer];
   const auto one = [&](const Side& side, std::uint64_t at) {
     std::memcpy(landing.staging + at, side.cold + landing.swap.in * side.cold_bytes, side.cold_bytes);
@@ -133,10 +163,33 @@ void ExpertMover::stage(const Landing& landing) const {
 }
 
 Status ExpertMover::start_copy(Site& site, Landing& landing) {
+  const Layer& layer = layers_[landing.swap.layer];
   device::Stream& copies = site.gpu->copies();
-  if (landing.used) KTC_RETURN_IF_ERROR(copies.wait_for(*landing.repacked));
+  if (site.behind_repacking) KTC_RETURN_IF_ERROR(copies.wait_for(*site.repacked));
+  site.behind_repacking = false;
+  const auto one = [&](const Side& side, std::uint64_t at) {
+    const std::byte* from = landing.staging != nullptr ? landing.staging + at : side.cold + landing.swap.in * side.cold_bytes;
+    return copies.copy_to_device(landing.spare + at, from, side.cold_bytes);
+  };
+  KTC_RETURN_IF_ERROR(one(layer.gate_up, 0));
+  KTC_RETURN_IF_ERROR(one(layer.down, layer.spare.down_at()));
+  KTC_RETURN_IF_ERROR(copies.record(*landing.landed));
   landing.state = State::copying;
-  return copies.copy_to_device(landing.spare, landing.staging, layers_[landing.swap.layer].spare.bytes());
+  site.copying.push_back(&landing);
+  return {};
+}
+
+// Of each GPU.
+Status ExpertMover::start_copies(std::size_t most) {
+  for (Site& site : sites_) {
+    std::size_t started = 0;
+    for (auto landing = site.landings.begin(); landing != site.landings.end() && started < most; ++landing) {
+      if (landing->state != State::ready) continue;
+      KTC_RETURN_IF_ERROR(start_copy(site, *landing));
+      ++started;
+    }
+  }
+  return {};
 }
 
 Status ExpertMover::repack(Gpu& gpu, const Side& side, const std::byte* landed, std::uint32_t matrix) const {
@@ -162,20 +215,22 @@ Status ExpertMover::repack(Site& site, Landing& landing, std::uint32_t matrix) {
   const Layer& layer = layers_[landing.swap.layer];
   KTC_RETURN_IF_ERROR(repack(*site.gpu, layer.gate_up, landing.spare, matrix));
   KTC_RETURN_IF_ERROR(repack(*site.gpu, layer.down, landing.spare + layer.spare.down_at(), matrix));
-  KTC_RETURN_IF_ERROR(site.gpu->compute().record(*landing.repacked));
-  landing.used = true;
   landing.state = State::free;
   return {};
 }
 
-// Behind all changes of these tables, which then stay as they are until the stream has taken them.
-Status ExpertMover::send_tables(const Layer& layer) {
-  for (Gpu& gpu : gpus_)
-    for (const std::uint32_t w : {layer.w_hot, layer.w_cold}) {
-      const std::vector<std::int32_t>& slots = slots_.at(w);
-      KTC_RETURN_IF_ERROR(gpu.compute().copy_to_device(reinterpret_cast<std::byte*>(gpu.moving_slots.at(w)),
-                                                       reinterpret_cast<const std::byte*>(slots.data()), slots.size() * sizeof(std::int32_t)));
+// All tables at once, a few hundred kilobytes at most, behind all changes of them. They stay as they are until the stream has taken
+// them: the next ones go from other memory, and the step before this one is over.
+Status ExpertMover::send_tables() {
+  parity_ ^= 1;
+  for (Site& site : sites_) {
+    std::byte* const tables = site.tables[parity_].data();
+    for (const auto& [weight, on_device] : site.gpu->moving_slots) {
+      const std::vector<std::int32_t>& slots = slots_.at(weight);
+      std::memcpy(tables + (reinterpret_cast<std::byte*>(on_device) - site.tables_on_device), slots.data(), slots.size() * sizeof(std::int32_t));
     }
+    KTC_RETURN_IF_ERROR(site.gpu->compute().copy_to_device(site.tables_on_device, tables, site.tables_bytes));
+  }
   return {};
 }
 
@@ -192,43 +247,57 @@ bool ExpertMover::moves(const ExpertSwap& swap) const {
 
 void ExpertMover::count(std::uint32_t index, const Ids& ids, std::size_t rows, bool decode) {
   if (!active_) return;
-  for (std::size_t r = 0; r < rows; ++r) update_.count(index, {ids.row(r), ids.columns}, decode);
+  for (std::size_t r = 0; r < rows; ++r) {
+    const std::size_t cold = update_.count(index, {ids.row(r), ids.columns}, decode);
+    if (decode) cold_ += cold;
+  }
 }
 
-Status ExpertMover::advance() {
-  const std::uint64_t begin = trace_now();
-  double staging = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    for (Landing* landing : staged_) landing->state = State::staged;
-    staged_.clear();
-    std::swap(staging, staging_seconds_);
-  }
-  flipped_.clear();
+void ExpertMover::collect_staged() {
+  if (options_.pinned) return;
+  const std::lock_guard lock(mutex_);
+  for (Landing* landing : staged_) landing->state = State::ready;
+  staged_.clear();
+  if (active_) update_.add_cost(staging_seconds_ / std::max(options_.threads, 1));
+  staging_seconds_ = 0;
+}
+
+Status ExpertMover::take_over() {
+  collect_staged();
+  taken_over_ = 0;
   for (Site& site : sites_) {
-    const auto any = [&](State state) {
-      return std::any_of(site.landings.begin(), site.landings.end(), [&](const Landing& l) { return l.state == state; });
-    };
-    if (any(State::copying)) {
-      KTC_ASSIGN_OR_RETURN(const bool landed, site.gpu->copies().idle());
-      for (Landing& landing : site.landings) {
-        if (!landed || landing.state != State::copying) continue;
-        const ExpertSwap& swap = landing.swap;
-        const Layer& layer = layers_[swap.layer];
-        std::vector<std::int32_t>&hot = slots_.at(layer.w_hot), &cold = slots_.at(layer.w_cold);
-        KTC_RETURN_IF_ERROR(repack(site, landing, static_cast<std::uint32_t>(hot[swap.out])));
-        hot[swap.in] = hot[swap.out];
-        hot[swap.out] = -1;
-        cold[swap.out] = static_cast<std::int32_t>(swap.out);
-        cold[swap.in] = -1;
-        update_.moved(swap);
-        flipped_.push_back(swap.layer);
-      }
+    const std::size_t before = taken_over_;
+    while (!site.copying.empty()) {
+      Landing& landing = *site.copying.front();
+      KTC_ASSIGN_OR_RETURN(const bool landed, site.gpu->copies().reached(*landing.landed));
+      if (!landed) break;
+      site.copying.pop_front();
+      const ExpertSwap& swap = landing.swap;
+      const Layer& layer = layers_[swap.layer];
+      std::vector<std::int32_t>&hot = slots_.at(layer.w_hot), &cold = slots_.at(layer.w_cold);
+      KTC_RETURN_IF_ERROR(repack(site, landing, static_cast<std::uint32_t>(hot[swap.out])));
+      hot[swap.in] = hot[swap.out];
+      hot[swap.out] = -1;
+      cold[swap.out] = static_cast<std::int32_t>(swap.out);
+      cold[swap.in] = -1;
+      update_.moved(swap);
+      ++taken_over_;
     }
-    for (Landing& landing : site.landings)
-      if (landing.state == State::staged) KTC_RETURN_IF_ERROR(start_copy(site, landing));
+    if (taken_over_ == before) continue;
+    KTC_RETURN_IF_ERROR(site.gpu->compute().record(*site.repacked));
+    site.behind_repacking = true;
   }
-  for (const std::uint32_t layer : flipped_) KTC_RETURN_IF_ERROR(send_tables(layers_[layer]));
+  return taken_over_ == 0 ? Status() : send_tables();
+}
+
+// In the next every_tokens tokens: then counts are compared again. Before anything was measured, everything is.
+bool ExpertMover::worth(const ExpertSwap& swap) const {
+  const double pair = update_.pair_seconds();
+  return pair == 0 || copy_seconds_ == 0 || swap.gain * options_.rules.every_tokens * pair > copy_seconds_;
+}
+
+// What is wanted most gets the free areas.
+void ExpertMover::fill_landings(bool hurries) {
   while (active_ && !wanted_.empty()) {
     const ExpertSwap swap = wanted_.front();
     const auto slots = update_.slots(swap.layer);
@@ -236,42 +305,69 @@ Status ExpertMover::advance() {
       wanted_.pop_front();
       continue;
     }
+    if (hurries ? !worth(swap) : beside_ < 1) break;
     auto& landings = sites_[layers_[swap.layer].gpu].landings;
     const auto free = std::find_if(landings.begin(), landings.end(), [](const Landing& l) { return l.state == State::free; });
     if (free == landings.end()) break;
-    free->swap = swap;
-    free->state = State::staging;
     wanted_.pop_front();
+    free->swap = swap;
+    if (!hurries) {
+      beside_ -= 1;
+      update_.add_cost(update_.pair_seconds());  // what the copy takes from the CPU's memory bandwidth
+    }
+    if (options_.pinned) {
+      free->state = State::ready;
+      continue;
+    }
+    free->state = State::staging;
     {
       const std::lock_guard lock(mutex_);
       to_stage_.push_back(&*free);
     }
     changed_.notify_one();
   }
-  if (active_) update_.add_cost(seconds(trace_now() - begin) + staging / std::max(options_.threads, 1));
-  return {};
 }
 
-Status ExpertMover::hurry(std::chrono::nanoseconds time) {
-  const auto end = std::chrono::steady_clock::now() + time;
-  const auto under_way = [this] {
-    return std::any_of(sites_.begin(), sites_.end(), [](const Site& site) {
-      return std::any_of(site.landings.begin(), site.landings.end(), [](const Landing& l) { return l.state != State::free; });
-    });
-  };
-  while (active_ && (!wanted_.empty() || under_way()) && std::chrono::steady_clock::now() < end) {
-    KTC_RETURN_IF_ERROR(advance());
-    const std::uint64_t begin = trace_now();
-    if (flipped_.empty())
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
-    else  // the tables may change again
+Status ExpertMover::advance() {
+  const std::uint64_t begin = trace_now();
+  KTC_RETURN_IF_ERROR(take_over());
+  fill_landings(false);
+  if (active_) update_.add_cost(seconds(trace_now() - begin));
+  return send();
+}
+
+Status ExpertMover::send() {
+  constexpr std::size_t kAtOnce = 2;  // per GPU: some microseconds, as long as the GPU works on its part of a layer
+  return start_copies(kAtOnce);
+}
+
+Status ExpertMover::hurry(std::chrono::nanoseconds most) {
+  if (!active_ || wanted_.empty()) return {};
+  using Clock = std::chrono::steady_clock;
+  const auto begin = Clock::now();
+  const auto since = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
+  std::size_t all = 0;
+  for (bool more = true; more;) {
+    KTC_RETURN_IF_ERROR(take_over());
+    const std::size_t taken = taken_over_;
+    more = Clock::now() < begin + most;
+    if (more) fill_landings(true);
+    KTC_RETURN_IF_ERROR(start_copies(SIZE_MAX));
+    if (taken != 0)  // the tables may change again
       for (Gpu& gpu : gpus_) KTC_RETURN_IF_ERROR(gpu.compute().wait());
-    update_.add_cost(seconds(trace_now() - begin));
+    else if (more)
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    all += taken;
+    more = more && active_ && !wanted_.empty() && worth(wanted_.front());
   }
+  if (all >= 8) copy_seconds_ = since() / static_cast<double>(all);
+  update_.add_cost(since());
   return {};
 }
 
 bool ExpertMover::end_step(std::size_t tokens, bool decode) {
+  beside_ = std::min(beside_ + static_cast<double>(cold_) / 4, std::max(most_beside_, 1.0));
+  cold_ = 0;
   if (!active_) return false;
   update_.tokens(tokens, decode);
   if (!update_.due()) return false;

@@ -36,7 +36,7 @@ std::vector<ExpertSwap> choose_swaps(std::span<const double> counts, std::span<c
     const double a = counts[in[i]], b = counts[out[i]];
     // the variance of a difference of counts is their sum
     if (a - b <= doubt * std::sqrt(a + b)) break;
-    swaps.push_back({0, in[i], out[i], a - b});
+    swaps.push_back({0, in[i], out[i], a - b, 0});
   }
   return swaps;
 }
@@ -57,23 +57,32 @@ ExpertUpdate::ExpertUpdate(UpdateRules rules, std::vector<std::vector<std::int32
   }
 }
 
-void ExpertUpdate::count(std::uint32_t index, std::span<const std::int32_t> ids, bool costs) {
+std::size_t ExpertUpdate::count(std::uint32_t index, std::span<const std::int32_t> ids, bool costs) {
   Layer& layer = layers_[index];
+  std::size_t cold = 0;
   for (const std::int32_t id : ids) {
     const auto e = static_cast<std::uint32_t>(id);
     if (e >= layer.fresh.size()) continue;
     ++layer.fresh[e];
-    if (!costs) continue;
     const bool hit = layer.slots[e] >= 0;
+    cold += !hit;
+    if (!costs) continue;
     ++trial_.pairs;
     trial_.hits += hit;
     trial_.cold_pairs += !hit;
     trial_.initial_hits += layer.initial[e];
   }
+  return cold;
+}
+
+double ExpertUpdate::pair_seconds() const {
+  const std::uint64_t pairs = before_.cold_pairs + trial_.cold_pairs;
+  return pairs == 0 ? 0 : (before_.cold_seconds + trial_.cold_seconds) / static_cast<double>(pairs);
 }
 
 std::vector<ExpertSwap> ExpertUpdate::decide() {
   const double keep = std::pow(rules_.keep, static_cast<double>(tokens_) / rules_.every_tokens);
+  weight_ = weight_ * keep + static_cast<double>(tokens_);
   tokens_ = 0;
   std::vector<ExpertSwap> all;
   for (std::uint32_t l = 0; l < layers_.size(); ++l) {
@@ -87,6 +96,7 @@ std::vector<ExpertSwap> ExpertUpdate::decide() {
     }
     for (ExpertSwap& swap : choose_swaps(layer.decayed, {hot.get(), experts}, rules_.doubt)) {
       swap.layer = l;
+      swap.gain = swap.lead / weight_;
       all.push_back(swap);
     }
   }

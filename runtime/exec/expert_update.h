@@ -17,9 +17,9 @@ struct UpdateRules {
   std::uint32_t every_tokens = 256;
   // What counts of `every_tokens` tokens ago weigh. Half: two rounds after a change of topic the new one leads.
   double keep = 0.5;
-  // Standard deviations of the difference of two counts by which a cold expert must lead. Counts of equally popular experts differ
-  // by one every third time, by three once in 700 pairs: a workload that does not change moves next to nothing.
-  double doubt = 3.0;
+  // Standard deviations of the difference of two counts by which a cold expert must lead. A workload that does not change loses half
+  // a hundredth of its hits to chance by that, one that changes follows sooner (docs/decisions.md).
+  double doubt = 2.0;
   std::uint32_t trial_rounds = 16;  // gain and cost are compared after so many times every_tokens tokens of decode
   double margin = 1.0;              // gain must exceed so many times the cost
 };
@@ -29,6 +29,7 @@ struct ExpertSwap {
   std::uint32_t layer = 0;  // index, not model layer
   std::uint32_t in = 0, out = 0;  // experts
   double lead = 0;          // of `in` over `out`, in decayed tokens
+  double gain = 0;          // the same of one token: pairs that the CPU is spared in each
 };
 
 // The swaps of one layer, the largest lead first; no expert twice. counts: decayed, by expert. hot: by expert.
@@ -52,8 +53,8 @@ class ExpertUpdate {
   ExpertUpdate(UpdateRules rules, std::vector<std::vector<std::int32_t>> slots);
 
   // One token's choice in a layer; ids beyond the layer's experts (a router's NaN) are left out. `costs`: the step is one whose
-  // time is measured (decode); others count for the choice alone.
-  void count(std::uint32_t layer, std::span<const std::int32_t> ids, bool costs);
+  // time is measured (decode); others count for the choice alone. Returns how many of them are cold.
+  std::size_t count(std::uint32_t layer, std::span<const std::int32_t> ids, bool costs);
   // So many tokens went through all layers; `costs` as above.
   void tokens(std::uint64_t n, bool costs) {
     tokens_ += n;
@@ -71,6 +72,7 @@ class ExpertUpdate {
   // Measured by the caller, for the trial that runs.
   void add_cold(double seconds) { trial_.cold_seconds += seconds; }
   void add_cost(double seconds) { trial_.cost_seconds += seconds; }
+  double pair_seconds() const;  // of the CPU for a pair; 0 when nothing was measured
   // Behind decide(): the trial that has just ended, if one has.
   const UpdateTrial* ended_trial() const { return trial_ended_ ? &last_trial_ : nullptr; }
   // Since the first token, time and moves included.
@@ -86,6 +88,7 @@ class ExpertUpdate {
   UpdateRules rules_;
   std::vector<Layer> layers_;
   std::uint64_t tokens_ = 0;
+  double weight_ = 0;           // of the tokens in `decayed`
   std::uint64_t measured_ = 0;  // of this trial
   bool trial_ended_ = false;
   UpdateTrial trial_, last_trial_, before_;

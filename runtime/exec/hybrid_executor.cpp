@@ -269,6 +269,7 @@ Status HybridExecutor::serve_publish(HybridProgram& program, const HybridStep& s
     if (area.node == nullptr) return __atomic_load_n(&area.header().epoch, __ATOMIC_ACQUIRE) == epoch_;
     return area.node->published.load(std::memory_order_acquire) != area.node->answered.load(std::memory_order_relaxed);
   };
+  if (mover_ != nullptr && !watchdog_->stalled() && !arrived()) KTC_RETURN_IF_ERROR(mover_->send());
   // A lost device tells no one: ask now and then.
   using Clock = std::chrono::steady_clock;
   Clock::time_point ask = Clock::now() + std::chrono::milliseconds(50);
@@ -359,7 +360,7 @@ Status HybridExecutor::end_update(bool decode, std::uint64_t nanoseconds) {
     return {};
   }
   if (decode) return {};
-  Status status = mover_->hurry(std::chrono::nanoseconds(nanoseconds / 20));
+  Status status = mover_->hurry(std::chrono::nanoseconds(nanoseconds / 8));
   return status.ok() ? Status() : give_up(std::move(status));
 }
 

@@ -51,7 +51,7 @@ class HybridExecutor final : public PlanExecutor {
   Status allocate();
   Status open_handoff();
   Status open_mover();
-  Status hold_streamed();
+  Status hold_banks();
   Status capture(HybridProgram& program);
   Status open_sampling();
 
@@ -85,6 +85,7 @@ class HybridExecutor final : public PlanExecutor {
   std::unique_ptr<Watchdog> watchdog_;
   std::vector<Gpu> gpus_;
   std::unique_ptr<ExpertMover> mover_;  // null: nothing moves
+  bool banks_pinned_ = false;           // of experts that are streamed or move
   std::vector<Handoff> handoffs_;  // by gpu
   std::vector<Streamer> streamers_;  // by gpu
   std::vector<HybridProgram> programs_;

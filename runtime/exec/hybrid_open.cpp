@@ -26,7 +26,7 @@ Expected<std::unique_ptr<Executor>> HybridExecutor::create(std::shared_ptr<const
   KTC_RETURN_IF_ERROR(e.allocate());
   KTC_RETURN_IF_ERROR(e.open_handoff());
   KTC_ASSIGN_OR_RETURN(e.weights_, weights::WeightStore::open(e.plan_, false));
-  KTC_RETURN_IF_ERROR(e.hold_streamed());
+  KTC_RETURN_IF_ERROR(e.hold_banks());
   KTC_RETURN_IF_ERROR(e.cpu_.place(p, *e.weights_, options));
   HybridMemory memory{&e.gpus_, &e.cpu_.memory, e.logits_.data(), e.staged_.data(), e.counted_.data(), e.shared_.data(), &e.shared_slots_};
   std::vector<const std::vector<Step>*> steps;
@@ -116,22 +116,26 @@ Status HybridExecutor::allocate() {
   return {};
 }
 
-// What is streamed lies in memory that devices have pinned: copies from it run at the full rate, and beside the host's work.
-Status HybridExecutor::hold_streamed() {
-  const std::vector<std::uint32_t> streamed = streamed_weights(plan_->plan);
-  if (streamed.empty()) return {};
-  KTC_RETURN_IF_ERROR(weights_->make_resident(streamed, options_.progress));
+// Experts that are streamed or may move lie in memory that devices have pinned: copies from it run at the full rate, and beside the
+// host's work.
+Status HybridExecutor::hold_banks() {
+  std::vector<std::uint32_t> held = streamed_weights(plan_->plan);
+  if (options_.update != UpdateKind::off)
+    for (const auto& moving : plan_->plan.moving) held.insert(held.end(), {moving->w_cold_gate_up, moving->w_cold_down});
+  if (held.empty()) return {};
+  KTC_RETURN_IF_ERROR(weights_->make_resident(held, options_.progress));
   std::set<const std::byte*> pinned;  // weights may share their bytes
   Status refused;
-  for (const std::uint32_t index : streamed) {
+  for (const std::uint32_t index : held) {
     const weights::WeightView& view = (*weights_)[index];
     if (!pinned.insert(view.data).second) continue;
     const std::uint64_t bytes = (view.matrix_bytes * view.batch + 4095) / 4096 * 4096;
-    for (Gpu& gpu : gpus_)
-      if (Status status = gpu.device->register_host(const_cast<std::byte*>(view.data), bytes); !status.ok()) refused = std::move(status);
+    // for all of them: pinned is pinned
+    if (Status status = gpus_.front().device->register_host(const_cast<std::byte*>(view.data), bytes); !status.ok()) refused = std::move(status);
   }
+  banks_pinned_ = refused.ok();
   if (!refused.ok() && options_.note != nullptr)
-    options_.note(options_.note_context, "experts stream to the GPU at a lower rate: " + refused.message());
+    options_.note(options_.note_context, "experts go to the GPU at a lower rate: " + refused.message());
   return {};
 }
 
@@ -141,6 +145,7 @@ Status HybridExecutor::open_mover() {
   options.rules.every_tokens = plan_->plan.update_every_tokens;
   options.always = options_.update == UpdateKind::on;
   options.threads = cpu_.workers->threads();
+  options.pinned = banks_pinned_;
   KTC_ASSIGN_OR_RETURN(mover_, ExpertMover::open(plan_->plan, gpus_, *weights_, slots_, options));
   return {};
 }

@@ -11,20 +11,26 @@ namespace ktc::plan {
 
 using namespace planfb;
 
-std::uint64_t spare_bytes(const PlanT& plan, std::uint32_t device) {
+// Of the largest expert that moves to the device.
+static std::uint64_t largest_moving(const PlanT& plan, std::uint32_t device) {
   std::uint64_t most = 0;
   for (const auto& moving : plan.moving) {
     const WeightT &gate_up = *plan.weights[moving->w_cold_gate_up], &down = *plan.weights[moving->w_cold_down];
     if (plan.weights[moving->w_hot_gate_up]->device != device) continue;
     most = std::max(most, SpareExpert{gate_up.bytes / gate_up.batch, down.bytes / down.batch}.bytes());
   }
-  return kSpareExperts * most;
+  return most;
+}
+
+std::uint64_t spare_bytes(const PlanT& plan, std::uint32_t device) {
+  const std::uint64_t each = largest_moving(plan, device);
+  return spare_experts(each) * each;
 }
 
 std::uint64_t spare_host_bytes(const PlanT& plan) {
   std::uint64_t all = 0;
   for (std::uint32_t d = 0; d < plan.devices.size(); ++d)
-    if (plan.devices[d]->kind == DeviceKind::cuda) all += spare_bytes(plan, d);
+    if (plan.devices[d]->kind == DeviceKind::cuda) all += kStagedExperts * largest_moving(plan, d);
   return all;
 }
 

@@ -272,8 +272,8 @@ Status WeightStore::make_resident(const std::vector<std::uint32_t>& indices, Pro
   std::uint64_t total = 0, done = 0;
   for (const std::uint32_t storage : storages) total += p.weights[storage]->bytes;
   if (total == 0) return {};
-  KTC_RETURN_IF_ERROR(check_available(total, "experts that are streamed to a GPU",
-                                      "use a machine with more memory, or compile without batch.stream_chunk"));
+  KTC_RETURN_IF_ERROR(check_available(total, "experts that go to a GPU while the plan runs",
+                                      "use a machine with more memory, run with --update off, or compile without batch.stream_chunk"));
   for (const std::uint32_t storage : storages) {
     const planfb::WeightT& weight = *p.weights[storage];
     if (progress.report != nullptr) progress.report(progress.context, done, total);

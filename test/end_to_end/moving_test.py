@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """Experts that change sides while a plan runs, on the emulated device: the reference's greedy ids all the same, also late ones and
-with streamed prefill; integer experts repacked on the way keep their perplexity."""
+with streamed prefill; integer experts repacked on the way keep their perplexity.
+
+With --device a GPU runs the plans instead; --tokens N: so many are generated under load, twice, for the test that nothing is lost."""
+import argparse
 import json
 import os
 import subprocess
@@ -30,6 +33,12 @@ batch: {decode: [1, 4], chunk: CHUNK}
 """
 EXACT = "weights: native, activations: f32"
 TOKENS = 32
+EACH = 160  # tokens of a sequence under load
+
+
+class Long:
+    tokens, device = 640, False
+
 
 
 class Moving(unittest.TestCase):
@@ -47,7 +56,8 @@ class Moving(unittest.TestCase):
         return name + ".ktp"
 
     def run_json(self, plan, update, *arguments):
-        done = ktc_run(*arguments, "--emulate-gpu", "--update", update, "--json", plan=plan)
+        device = () if Long.device else ("--emulate-gpu",)
+        done = ktc_run(*arguments, *device, "--update", update, "--json", plan=plan)
         self.assertEqual(done.returncode, 0, done.stderr)
         return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -77,6 +87,21 @@ class Moving(unittest.TestCase):
         self.assertGreater(moving["statistics"]["moved_experts"]["moves"], 0)
         self.assertEqual(moving["ids"], still["ids"])
 
+    def test_loses_nothing_under_load(self):
+        """Four sequences at a time; what is generated is the same with and without moves."""
+        plan = self.plan(EXACT)
+        words = [k["prompt"] for k in Setting.reference_json()["greedy"]]
+        prompts = [f"{words[i % len(words)]} {i // len(words) or ''}".strip() for i in range(max(4, Long.tokens // EACH))]
+        arguments = [x for p in prompts for x in ("--prompt", p)] + ["--max-tokens", str(EACH), "--ignore-eos", "--temperature", "0"]
+        still, moving = self.run_json(plan, "off", *arguments), self.run_json(plan, "on", *arguments)
+        moved = moving[0]["statistics"]["moved_experts"]
+        print(sum(len(m["ids"]) for m in moving), "tokens", moved)
+        self.assertGreater(moved["moves"], Long.tokens // 100)
+        self.assertEqual([len(m["ids"]) for m in moving], [EACH] * len(prompts))
+        # a tie of two ids within rounding goes either way, and everything behind it
+        same = sum(m["ids"] == s["ids"] for m, s in zip(moving, still))
+        self.assertGreaterEqual(same, len(prompts) - 1 - len(prompts) // 20)
+
     def test_integers_are_repacked(self):
         ids = read_tensors(Setting.reference("reference.safetensors"), ("eval_ids",))["eval_ids"]
         rows = [x for r in range(8) for x in ids.row(r)[:257]]
@@ -93,4 +118,9 @@ class Moving(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    main(__doc__)
+    more = argparse.ArgumentParser(add_help=False)
+    more.add_argument("--tokens", type=int, default=Long.tokens)
+    more.add_argument("--device", action="store_true")
+    _, rest = more.parse_known_args(namespace=Long)
+    sys.argv[1:] = rest
+    main(__doc__.split("\n\n", maxsplit=1)[0])

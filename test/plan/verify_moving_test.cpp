@@ -63,10 +63,22 @@ TEST(PlanMoving, VerifiesIsReadBackAndShown) {
             std::string::npos)
       << text;
   EXPECT_EQ(plan.required_features, hybrid_plan().required_features) << "one that leaves experts where they are computes the same";
-  // one expert as the CPU packs it, twice
+  // one expert as the CPU packs it, so many times
   const WeightT &gate_up = *plan.weights[plan.moving[0]->w_cold_gate_up], &down = *plan.weights[plan.moving[0]->w_cold_down];
-  EXPECT_EQ(plan::spare_bytes(plan, 1), 2 * SpareExpert({gate_up.bytes / 4, down.bytes / 4}).bytes());
+  const std::uint64_t expert = SpareExpert({gate_up.bytes / 4, down.bytes / 4}).bytes();
+  EXPECT_EQ(plan::spare_bytes(plan, 1), 32 * expert);
+  EXPECT_EQ(plan::spare_host_bytes(plan), 2 * expert);
   EXPECT_EQ(plan::spare_bytes(plan, 0), 0u);
+}
+
+TEST(PlanMoving, SpareSlotsAreAsManyAsFit) {
+  constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+  EXPECT_EQ(spare_experts(0), 0u);
+  EXPECT_EQ(spare_experts(256), 32u);
+  EXPECT_EQ(spare_experts(4 * kMiB), 32u);
+  EXPECT_EQ(spare_experts(22 * kMiB), 5u);
+  EXPECT_EQ(spare_experts(100 * kMiB), 2u);
+  for (std::uint64_t exact = 256; exact < 200 * kMiB; exact += exact / 3) EXPECT_LE(spare_experts(exact) * exact, spare_bound(exact + 255));
 }
 
 #define KTC_MOVING "moving[0]: "
@@ -105,7 +117,7 @@ const std::vector<Broken> kBroken = {
     {"starts_elsewhere", [](PlanT& p) { p.moving[0]->slots = {1, -1, 0, -1}; },
      "entry \"extend[4]\": step 22 \"layers.1.mlp.experts\": slots: found others than those of moving, expected where experts are at first"},
     {"spare", [](PlanT& p) { account_line(p, 1, "spare").bytes -= 1; },
-     "account of \"cuda:0\": category \"spare\": found 9215 bytes, expected 9216 bytes, for experts that move"},
+     "account of \"cuda:0\": category \"spare\": found 147455 bytes, expected 147456 bytes, for experts that move"},
 };
 INSTANTIATE_TEST_SUITE_P(All, PlanMovingBroken, testing::ValuesIn(kBroken), [](const auto& info) { return std::string(info.param.name); });
 

@@ -250,8 +250,8 @@ std::optional<uint64_t> streamBytes(mlir::ModuleOp module, llvm::StringRef devic
   return known ? std::optional(areas.total()) : std::nullopt;
 }
 
-// Where experts of the CPU land on a device that they move to: as much as the largest needs.
-std::optional<uint64_t> spareBytes(mlir::ModuleOp module, llvm::StringRef device) {
+// Of the largest expert of the CPU that may move to the device, as it lands there.
+std::optional<uint64_t> largestMoving(mlir::ModuleOp module, llvm::StringRef device) {
   if (!module->hasAttr(kt::kUpdate)) return 0;
   std::map<int64_t, kt::ExpertBankOp> cold;
   std::set<int64_t> moving;
@@ -278,7 +278,7 @@ std::optional<uint64_t> spareBytes(mlir::ModuleOp module, llvm::StringRef device
     if (!gateUp || !down) return std::nullopt;
     most = std::max(most, SpareExpert{*gateUp, *down}.bytes());
   }
-  return kSpareExperts * most;
+  return most;
 }
 
 }  // namespace
@@ -307,12 +307,13 @@ std::optional<llvm::SmallVector<mlir::Attribute>> accountOf(mlir::ModuleOp modul
   uint64_t spareOnHost = 0;
   for (auto device : devices.getAsRange<kt::DeviceAttr>()) {
     if (device.getName() == "cpu") continue;
-    std::optional<uint64_t> spare = spareBytes(module, device.getName());
-    if (!spare) return std::nullopt;
-    spareOnHost += *spare;
+    std::optional<uint64_t> expert = largestMoving(module, device.getName());
+    if (!expert) return std::nullopt;
+    spareOnHost += kStagedExperts * *expert;
   }
   for (auto device : devices.getAsRange<kt::DeviceAttr>()) {
-    const uint64_t spare = device.getName() == "cpu" ? spareOnHost : *spareBytes(module, device.getName());
+    const uint64_t expert = *largestMoving(module, device.getName());
+    const uint64_t spare = device.getName() == "cpu" ? spareOnHost : spare_experts(expert) * expert;
     if (spare != 0) lines.push_back(kt::AccountAttr::get(context, device.getName(), "spare", "experts", spare));
     for (auto& [key, bytes] : weights) {
       if (key.first != device.getName()) continue;
