@@ -134,6 +134,7 @@ TEST(ExpertUpdate, APromptLeadsAtOnce) {
   feed({2, 3}, 2048);
   const auto swaps = update.decide();
   ASSERT_EQ(swaps.size(), 2u);
+  for (const ExpertSwap& swap : swaps) EXPECT_NEAR(swap.gain, 1.0, 0.01) << "a pair of every token";
   for (const ExpertSwap& swap : swaps) update.moved(swap);
   const auto now = update.slots(0);
   EXPECT_TRUE(now[0] == -1 && now[1] == -1);
@@ -183,9 +184,12 @@ TEST(ExpertUpdate, ATrialIsOfGeneratedTokens) {
 TEST(ExpertUpdate, LeavesOutIdsThatAreNoExperts) {
   ExpertUpdate update({}, {{0, -1}});
   const std::int32_t ids[] = {-1, 2, 1};
-  update.count(0, ids, true);
+  EXPECT_EQ(update.count(0, ids, true), 1u) << "one that is cold";
   EXPECT_EQ(update.total().pairs, 1u);
   EXPECT_EQ(update.total().hits, 0u);
+  EXPECT_EQ(update.pair_seconds(), 0.0);
+  update.add_cold(0.5);
+  EXPECT_EQ(update.pair_seconds(), 0.5);
 }
 
 }  // namespace
