@@ -262,13 +262,8 @@ Expected<Placement> place(const ModelDesc& model, const Policy& policy, const Ta
     KTC_ASSIGN_OR_RETURN(placement.modules[i],
                          resolve(model, model.modules[i], policy.rules[static_cast<std::size_t>(rule)]));
     placement.modules[i].rule = rule;
-    if (model.modules[i].cls != models::ModuleClass::Attention) continue;
-    if (placement.kv_device.empty()) placement.kv_device = placement.modules[i].device;
-    if (placement.kv_device == placement.modules[i].device) continue;
-    const Position& position = policy.rules[static_cast<std::size_t>(rule)].place.device_position;
-    return make_error(StatusCode::unsupported, {to_string(position), "attention on two devices: '" + model.modules[i].name + "'",
-                                                placement.modules[i].device, placement.kv_device + " for every layer",
-                                                "this version keeps one KV cache, on one device"});
+    if (placement.kv_device.empty() && model.modules[i].cls == models::ModuleClass::Attention)
+      placement.kv_device = placement.modules[i].device;
   }
   share_tied_rows(model, policy, placement.modules);
   placement.counts = counts;

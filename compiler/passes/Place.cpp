@@ -23,7 +23,17 @@ using placement::Policy;
 using placement::Target;
 
 // What a policy may ask for that no pass does, or that this model cannot have.
-Status checkServed(const models::ModelDesc& model, const Policy& policy) {
+Status checkServed(const models::ModelDesc& model, const Policy& policy, const placement::Placement& placement) {
+  for (std::size_t i = 0; i < model.modules.size(); ++i) {
+    const ModulePlacement& placed = placement.modules[i];
+    if (model.modules[i].cls != models::ModuleClass::Attention || placed.device == placement.kv_device) continue;
+    return make_error(StatusCode::unsupported,
+                      {.place = placement::to_string(policy.rules[static_cast<std::size_t>(placed.rule)].place.device_position),
+                       .what = "attention on two devices: '" + model.modules[i].name + "'",
+                       .found = placed.device,
+                       .expected = placement.kv_device + ", as the layers before it",
+                       .remedy = "this version keeps one KV cache, on one device"});
+  }
   for (const models::Module& module : model.modules) {
     const auto* router = std::get_if<models::RouterDesc>(&module.attributes);
     if (!router || policy.defer.max_per_token <= router->top_k) continue;
@@ -285,7 +295,7 @@ struct Place : impl::PlaceBase<Place> {
   }
 
   Status write(const models::ModelDesc& model, const Policy& with, const placement::Placement& placement) {
-    KTC_RETURN_IF_ERROR(checkServed(model, with));
+    KTC_RETURN_IF_ERROR(checkServed(model, with, placement));
     KTC_RETURN_IF_ERROR(checkMoving(model, with, placement));
     Placer placer(getOperation(), model, with, placement);
     KTC_RETURN_IF_ERROR(placer.run());

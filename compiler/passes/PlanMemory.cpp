@@ -101,14 +101,26 @@ class EntryPlan {
   // Kernels of a GPU want scratch at 256 bytes; one rule for all that lies there.
   uint64_t alignmentOf(uint32_t arena) const { return devices_[arena] == "cpu" ? 64 : 256; }
 
+  // The last step in which kernels read an operand of `user`. A decode step's sum and norm may run in one launch with the router behind
+  // it (runtime/exec/hybrid_join.h), whose results and scratch then must not take the operands' place.
+  uint64_t readUntil(mlir::Operation* user) const {
+    auto found = numbers_.find(user);
+    if (found == numbers_.end()) return steps_.size() + 1;
+    uint64_t last = found->second;
+    if (entry_.getKind() != kt::EntryKind::decode || !llvm::isa<kt::AddNormOp>(user)) return last;
+    for (Value result : user->getResults())
+      for (mlir::Operation* next : result.getUsers())
+        if (llvm::isa<kt::RouteOp>(next)) last = std::max<uint64_t>(last, numbers_.lookup(next));
+    return last;
+  }
+
   // The step of the device after which nothing there reads the value.
   uint64_t lastUse(Value value, uint32_t arena) const {
     uint64_t last = 0;
     for (mlir::Operation* user : value.getUsers()) {
       auto step = llvm::dyn_cast<kt::StepOpInterface>(user);
       if (step && arenaOf(step.operandDevice()) != arena) continue;
-      auto found = numbers_.find(user);
-      last = std::max<uint64_t>(last, found == numbers_.end() ? steps_.size() + 1 : found->second);
+      last = std::max(last, readUntil(user));
     }
     return last;
   }
@@ -144,7 +156,7 @@ class EntryPlan {
     if (!llvm::isa<kt::NormOp, kt::AddOp, kt::AddNormOp>(step.getOperation())) return false;
     Value first = step->getOperand(0), result = step->getResult(0);
     return first.getType() == result.getType() && !llvm::isa<mlir::BlockArgument>(first) &&
-           lastUse(first, arenaOf(step.operandDevice())) == number && llvm::count(step->getOperands(), first) == 1 &&
+           lastUse(first, arenaOf(step.operandDevice())) == readUntil(step) && llvm::count(step->getOperands(), first) == 1 &&
            !llvm::is_contained(result.getUsers(), terminator()) &&
            first.getDefiningOp<kt::StepOpInterface>().resultDevice() == step.resultDevice();
   }

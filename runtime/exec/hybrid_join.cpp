@@ -1,5 +1,7 @@
 #include "runtime/exec/hybrid_join.h"
 
+#include <cstdint>
+
 namespace ktc::exec {
 namespace {
 
@@ -16,6 +18,25 @@ std::size_t before(const HybridProgram& program, std::size_t step) {
     return other.graph == own.graph && own.graph != plan::kNone ? i : kNone;
   }
   return kNone;
+}
+
+bool overlap(const void* a, std::uint64_t a_bytes, const void* b, std::uint64_t b_bytes) {
+  const auto x = reinterpret_cast<std::uintptr_t>(a), y = reinterpret_cast<std::uintptr_t>(b);
+  return x < y + b_bytes && y < x + a_bytes;
+}
+
+// Whether a router leaves alone what the sum in front of it reads. In a launch of their own they may share memory, for the sum is done
+// when the router begins; in one launch, blocks still add while others write logits. kt-plan-memory keeps them apart.
+bool leaves_alone(const gpu::RouteArgs& route, const gpu::AddNormArgs& norm) {
+  const std::uint64_t rows = route.scratch.bytes / (std::uint64_t{route.experts} * sizeof(float));  // at least as many as a step has
+  for (std::uint32_t i = 0; i < norm.count; ++i) {
+    const void* in = norm.in[i].data;
+    const std::uint64_t bytes = rows * norm.in[i].stride * sizeof(float);
+    if (overlap(in, bytes, route.scratch.data, route.scratch.bytes) || overlap(in, bytes, route.ids.data, rows * route.ids.stride * 4) ||
+        overlap(in, bytes, route.weights.data, rows * route.weights.stride * sizeof(float)))
+      return false;
+  }
+  return true;
 }
 
 template <typename Args, typename SetRows>
@@ -57,7 +78,7 @@ void StepJoiner::join(HybridProgram& program) const {
       const auto* norm = second == kNone ? nullptr : at<gpu::AddNormArgs>(second);
       // one that has joined an await already has another launch than its own, which must stay
       const bool taken = norm != nullptr && before(program, second) != kNone && at<gpu::AwaitArgs>(before(program, second)) != nullptr;
-      if (norm != nullptr && !taken && same(norm->out, route->x)) {
+      if (norm != nullptr && !taken && same(norm->out, route->x) && leaves_alone(*route, *norm)) {
         args.norm = *norm;
         program.steps[second].launches.clear();
       }

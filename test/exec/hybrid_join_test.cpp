@@ -37,7 +37,8 @@ class HybridJoin : public ::testing::Test {
   gpu::Matrix matrix(std::uint32_t columns) { return {area<float>(kTokens * columns), columns, columns}; }
 
   // A layer's end and the next one's beginning: await, add_norm; add_norm, route, publish. Memory is the emulated device's, which is ours.
-  HybridProgram program(StepJoiner& joiner, std::uint32_t second_graph = 0) {
+  // shared: the router's scratch lies where a term of the sum in front of it does, as a plan may have it.
+  HybridProgram program(StepJoiner& joiner, std::uint32_t second_graph = 0, bool shared = false) {
     used_ = 0;
     std::memset(memory_.data(), 0, kBytes);
     std::memset(mapped_.host(), 0, mapped_.bytes());
@@ -80,7 +81,7 @@ class HybridJoin : public ::testing::Test {
     route.weights = weights;
     route.rows = kTokens, route.experts = kExperts, route.top_k = kTopK, route.groups = route.topk_groups = 1;
     route.normalise = true, route.scale = 1;
-    route.scratch = {area<std::byte>(4096), 4096};
+    route.scratch = {shared ? reinterpret_cast<std::byte*>(mixed.data) : area<std::byte>(4096), 4096};
     const gpu::PublishArgs publish = {x, ids, weights, slots, kTopK, mapped_.device() + (1 << 14), Format::bf16, live, epoch, pairs, kTokens};
 
     HybridProgram p;
@@ -133,6 +134,14 @@ TEST_F(HybridJoin, LeavesTheSameBytes) {
   joiner.join(joined);
   EXPECT_EQ(launches(joined), (std::vector<std::size_t>{0, 0, 1, 0, 0, 1}));
   EXPECT_TRUE(run(joined) == expected);
+}
+
+// In one launch, blocks still add while others write logits.
+TEST_F(HybridJoin, NoSumWhoseTermsARouterOverwrites) {
+  StepJoiner joiner;
+  HybridProgram joined = program(joiner, 0, true);
+  joiner.join(joined);
+  EXPECT_EQ(launches(joined), (std::vector<std::size_t>{0, 0, 1, 1, 0, 1})) << "router and publish alone are together";
 }
 
 TEST_F(HybridJoin, NothingAcrossGraphs) {

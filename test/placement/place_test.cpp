@@ -124,13 +124,6 @@ TEST(PlaceTest, UnknownDevicesAreErrorsEverywhere) {
             "cpu, cuda:0; name one of these, compile for another target with --target, or write best-effort: true to take what there is");
 }
 
-TEST(PlaceTest, AttentionIsOnOneDevice) {
-  EXPECT_EQ(error_of(try_place(build_model({.layers = 2}), rule("{class: Attention, name: \".*layers.1.*\"}", "{device: cpu}") +
-                                                                rule("{class: \"*\"}", "{device: cuda:0}"))),
-            "p.yaml:3:74: attention on two devices: 'model.layers.1.self_attn': found cpu, expected cuda:0 for every layer; this "
-            "version keeps one KV cache, on one device");
-}
-
 TEST(PlaceTest, NativeKeepsTheCheckpointsPrecision) {
   auto experts = [](models::TensorType type, const char* weights) {
     const ModelDesc model = build_model({.layers = 1, .type = type});

@@ -147,8 +147,10 @@ TEST(RunOptions, SaysWhatDoesNotBelong) {
             "--prompt-file, --chat, --perplexity, --logits, --bench");
   EXPECT_EQ(error_with({"--system", "s"}), "--system: has no meaning here: found --prompt, expected --chat");
   EXPECT_EQ(error_with({"--window", "9"}), "--window: has no meaning here: found --prompt, expected --perplexity");
-  EXPECT_EQ(error({"p.ktp", "--bench", "1,1", "--temperature", "1"}),
-            "--temperature: has no meaning here: found --bench, expected --prompt or --chat");
+  EXPECT_EQ(error({"p.ktp", "--bench", "1,1", "--ignore-eos"}),
+            "--ignore-eos: has no meaning here: found --bench, expected --prompt or --chat");
+  EXPECT_EQ(error({"p.ktp", "--bench", "1,1", "--topics", "4:4"}),
+            "--topics: found '4:4', expected a number of ranges, and perhaps one of them from 0, as in 8 or 8:3");
   EXPECT_EQ(error({"p.ktp", "--perplexity", "a.safetensors:t", "--window", "9"}),
             "--window: has no meaning here: found rows of ids, expected a text for --perplexity");
   EXPECT_EQ(error({"p.ktp", "--chat", "--json"}), "--json: needs a --prompt with --chat: found a conversation");

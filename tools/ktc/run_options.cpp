@@ -101,7 +101,7 @@ constexpr Flag kFlags[] = {
        return Status();
      }},
     {"--bench", "PROMPT,NEW", kBench, nullptr,
-     "measure: PROMPT random ids, then NEW of the model's, the likeliest or drawn as\n"
+     "measure: PROMPT random ids, then NEW of the model's, likeliest or drawn as\n"
      "--temperature and its like say; medians over --repeat",
      [](Options& o, std::string_view flag, const std::string& v) {
        const std::size_t comma = v.find(',');
@@ -160,8 +160,8 @@ constexpr Flag kFlags[] = {
     {"--ids", "FILE.safetensors:TENSOR", kLogits, nullptr, "int32 rows of ids for --logits",
      [](Options& o, std::string_view f, const std::string& v) { return read_tensor_path(f, v, o.ids); }},
     {"--topics", "N[:K]", kBench, nullptr,
-     "run i of --bench takes its ids from range i mod N, or always from range K, of\n"
-     "N equal ranges of all ids (see ktc compile --topics)",
+     "run i of --bench takes its ids from range i mod N, or always from range K,\n"
+     "of N equal ranges of all ids (see ktc compile --topics)",
      [](Options& o, std::string_view f, const std::string& v) {
        const std::size_t colon = v.find(':');
        std::uint32_t topic = 0;
