@@ -2,7 +2,7 @@
 """Experts that change sides while a plan runs, on the emulated device: the reference's greedy ids all the same, also late ones and
 with streamed prefill; integer experts repacked on the way keep their perplexity.
 
-With --device a GPU runs the plans instead; --tokens N: so many are generated under load, twice, for the test that nothing is lost."""
+With --device a GPU runs the plans instead; --tokens N: so many are generated under load, with moves and without, for the test that nothing is lost."""
 import argparse
 import json
 import os
@@ -91,7 +91,7 @@ class Moving(unittest.TestCase):
         """Four sequences at a time; what is generated is the same with and without moves."""
         plan = self.plan(EXACT)
         words = [k["prompt"] for k in Setting.reference_json()["greedy"]]
-        prompts = [f"{words[i % len(words)]} {i // len(words) or ''}".strip() for i in range(max(4, Long.tokens // EACH))]
+        prompts = [f"{words[i % len(words)]} {i // len(words) or ''}".strip() for i in range(max(4, -(-Long.tokens // EACH)))]
         arguments = [x for p in prompts for x in ("--prompt", p)] + ["--max-tokens", str(EACH), "--ignore-eos", "--temperature", "0"]
         still, moving = self.run_json(plan, "off", *arguments), self.run_json(plan, "on", *arguments)
         moved = moving[0]["statistics"]["moved_experts"]
