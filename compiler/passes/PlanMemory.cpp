@@ -39,7 +39,8 @@ uint64_t rowBytesOf(mlir::Type element, uint64_t columns) {
 // The buffers of one entry. Steps count from 1: inputs are written at 0, results are read after the last step.
 class EntryPlan {
  public:
-  EntryPlan(kt::EntryOp entry, llvm::ArrayRef<std::string> devices) : entry_(entry), devices_(devices) {
+  EntryPlan(kt::EntryOp entry, llvm::ArrayRef<std::string> devices)
+      : entry_(entry), decodes_(entry.getKind() == kt::EntryKind::decode), devices_(devices) {
     for (auto step : entry.getBody().getOps<kt::StepOpInterface>()) steps_.push_back(step);
     for (auto [index, step] : llvm::enumerate(steps_)) numbers_[step] = index + 1;
   }
@@ -107,7 +108,7 @@ class EntryPlan {
     auto found = numbers_.find(user);
     if (found == numbers_.end()) return steps_.size() + 1;
     uint64_t last = found->second;
-    if (entry_.getKind() != kt::EntryKind::decode || !llvm::isa<kt::AddNormOp>(user)) return last;
+    if (!decodes_ || !llvm::isa<kt::AddNormOp>(user)) return last;
     for (Value result : user->getResults())
       for (mlir::Operation* next : result.getUsers())
         if (llvm::isa<kt::RouteOp>(next)) last = std::max<uint64_t>(last, numbers_.lookup(next));
@@ -249,6 +250,7 @@ class EntryPlan {
   }
 
   kt::EntryOp entry_;
+  const bool decodes_;
   llvm::ArrayRef<std::string> devices_;
   llvm::SmallVector<kt::StepOpInterface> steps_;
   llvm::DenseMap<mlir::Operation*, uint64_t> numbers_;
