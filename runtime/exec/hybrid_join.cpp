@@ -27,8 +27,7 @@ bool overlap(const void* a, std::uint64_t a_bytes, const void* b, std::uint64_t 
 
 // Whether a router leaves alone what the sum in front of it reads. In a launch of their own they may share memory, for the sum is done
 // when the router begins; in one launch, blocks still add while others write logits. kt-plan-memory keeps them apart.
-bool leaves_alone(const gpu::RouteArgs& route, const gpu::AddNormArgs& norm) {
-  const std::uint64_t rows = route.scratch.bytes / (std::uint64_t{route.experts} * sizeof(float));  // at least as many as a step has
+bool leaves_alone(const gpu::RouteArgs& route, const gpu::AddNormArgs& norm, std::uint64_t rows) {
   for (std::uint32_t i = 0; i < norm.count; ++i) {
     const void* in = norm.in[i].data;
     const std::uint64_t bytes = rows * norm.in[i].stride * sizeof(float);
@@ -78,7 +77,7 @@ void StepJoiner::join(HybridProgram& program) const {
       const auto* norm = second == kNone ? nullptr : at<gpu::AddNormArgs>(second);
       // one that has joined an await already has another launch than its own, which must stay
       const bool taken = norm != nullptr && before(program, second) != kNone && at<gpu::AwaitArgs>(before(program, second)) != nullptr;
-      if (norm != nullptr && !taken && same(norm->out, route->x) && leaves_alone(*route, *norm)) {
+      if (norm != nullptr && !taken && same(norm->out, route->x) && leaves_alone(*route, *norm, program.bounds.max_tokens)) {
         args.norm = *norm;
         program.steps[second].launches.clear();
       }

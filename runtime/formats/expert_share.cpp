@@ -33,7 +33,8 @@ SharedExperts share_experts(const ExpertShare& share, std::span<const std::uint3
   SharedExperts best;
   best.left_ns = std::max(copies, gpu);
   std::uint64_t cpu = ahead_ns(share, rows) + share.values_ns + std::uint64_t{share.values_row_ns} * rows, cpu_rows = 0;
-  std::uint64_t least = best.left_ns;
+  const std::uint64_t without = best.left_ns;
+  std::uint64_t least = without;
   for (std::uint32_t i = 0; i < order.size(); ++i) {
     const std::uint32_t n = chosen[order[i]];
     cpu += share.cpu_ns + std::uint64_t{share.cpu_row_ns} * n;
@@ -46,6 +47,7 @@ SharedExperts share_experts(const ExpertShare& share, std::span<const std::uint3
     least = std::max(cpu, left);
     best = {i + 1, cpu_rows, cpu, left};
   }
+  if (least > without - without / 10) return {0, 0, 0, without};
   for (std::uint32_t i = 0; i < best.on_cpu; ++i) on_cpu[order[i]] = 1;
   return best;
 }

@@ -6,7 +6,8 @@
 //   ahead = ahead_ns + ahead_row_ns * rows         the GPU, until the choice is known; the link copies from the start
 //   CPU   = ahead + values_ns + values_row_ns * rows + sum(cpu_ns + cpu_row_ns * rows of it)
 //   left  = max(sum(copy_ns), ahead + sum(gpu_ns + gpu_row_ns * rows of it))
-// None where that is not below what the link and the GPU take alone. An expert that no row chose is neither copied nor
+// None where that saves less than a tenth of what the link and the GPU take alone: a share has costs that no rate knows (8192 tokens
+// of Qwen3-30B-A3B's shape lost a fifth to one that promised a hundredth, docs/performance.md). An expert that no row chose is neither copied nor
 // computed. Copies of a layer begin before its router has chosen: the matrices below matrices_ahead() are never the CPU's.
 #pragma once
 

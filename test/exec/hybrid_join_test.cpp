@@ -85,6 +85,7 @@ class HybridJoin : public ::testing::Test {
     const gpu::PublishArgs publish = {x, ids, weights, slots, kTopK, mapped_.device() + (1 << 14), Format::bf16, live, epoch, pairs, kTokens};
 
     HybridProgram p;
+    p.bounds.max_tokens = kTokens;
     const auto step = [&](planfb::StepKind kind, std::uint32_t graph, auto fn, const auto& args) {
       joiner.saw(p.steps.size(), device_->kernels(), args);
       HybridStep s;
