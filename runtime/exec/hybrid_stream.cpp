@@ -127,6 +127,7 @@ Status Streamer::look_ahead() {
   for (; next_ < pieces_->size(); ++next_) {
     const StreamPiece& piece = (*pieces_)[next_];
     if (!piece.loads) continue;
+    if (begun_ != 0) break;  // the last one is not whole: what is behind it waits for its step's choice
     if (loaded_ - freed_count_ == 2 || known(piece) == 0) break;
     KTC_RETURN_IF_ERROR(load(piece).with_context((*steps_)[piece.step].name));
   }
