@@ -327,6 +327,13 @@ void run_step(const PanelExpertsStep& s, const StepState& state) {
   const std::size_t rows = state.count(s.routed.of_rows);
   if (rows == 0) return;
   const std::size_t active = sort_pairs(s.routed, rows);
+  if (active == 0 && state.cells == nullptr && state.near == nullptr) {  // late experts of a prompt that has none: no row to prepare
+    const Matrix& out = s.routed.out;
+    state.workers->parallel_for(rows, claim_grain(out.columns), [&](std::size_t begin, std::size_t end) {
+      for (std::size_t r = begin; r < end; ++r) std::memset(out.row(r), 0, out.columns * sizeof(float));
+    });
+    return;
+  }
   const bool tiled = std::any_of(s.routed.active, s.routed.active + active, [&s](std::uint32_t expert) {
     return s.routed.first[expert + 1] - s.routed.first[expert] >= s.tile_rows;
   });
