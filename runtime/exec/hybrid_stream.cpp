@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "runtime/exec/hybrid_resolve.h"
-#include "runtime/formats/gpu_rows.h"
 #include "runtime/formats/gpu_workspace.h"
+#include "runtime/kernels/cuda/weight_layout.h"
 
 namespace ktc::exec {
 namespace {
@@ -24,16 +24,7 @@ gpu::Weight packed(const weights::WeightView& view) {
 
 // As kernels read it: rows stay, panels become rows of the same values, or gpu_rows of the same codes and scales.
 gpu::Weight unpacked(gpu::Weight w) {
-  if (w.packing == Packing::row_major) return w;
-  w.packing = unpacked_packing(w.format);
-  if (w.packing == Packing::row_major) {
-    w.row_bytes = packed_row_bytes(w.format, w.packing, w.columns);
-    w.matrix_bytes = w.row_bytes * w.rows;
-  } else if (const auto layout = gpu_rows_layout(w.format, w.group, w.rows, w.columns)) {
-    w.row_bytes = layout->row_bytes;
-    w.matrix_bytes = layout->matrix_bytes;
-  }
-  return w;
+  return w.packing == Packing::row_major ? w : gpu::laid_out(w);
 }
 
 gpu::Weight at(gpu::Weight w, const std::byte* data, std::uint32_t count) {

@@ -17,6 +17,7 @@
 
 #include "runtime/device/device.h"
 #include "runtime/formats/gpu_workspace.h"
+#include "test/bench/flags.h"
 #include "test/bench/take.h"
 
 namespace ktc {
@@ -225,22 +226,14 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   ktc::Options options;
-  for (int i = 1; i < argc; ++i) {
-    const std::string flag = argv[i];
-    if (flag == "--emulate") {
-      options.emulate = true;
-      continue;
-    }
-    const double value = i + 1 < argc ? std::atof(argv[i + 1]) : -1;
+  const auto word = [&](std::string_view flag) { return flag == "--emulate" && (options.emulate = true); };
+  const auto number = [&](std::string_view flag, double value) {
     if (flag == "--context" && value >= 1) options.context = static_cast<std::uint32_t>(value);
     else if (flag == "--prompt" && value >= 1) options.prompt = static_cast<std::uint32_t>(value);
     else if (flag == "--repeats" && value >= 1) options.repeats = static_cast<std::uint32_t>(value);
     else if (flag == "--memory" && value > 0) options.memory = value;
-    else {
-      std::fprintf(stderr, "attention_bench: %s: an unknown flag, or a value that is missing or out of range\n", flag.c_str());
-      return 2;
-    }
-    ++i;
-  }
-  return ktc::run(options);
+    else return false;
+    return true;
+  };
+  return ktc::read_flags(argc, argv, word, number) ? ktc::run(options) : 2;
 }

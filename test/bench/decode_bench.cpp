@@ -21,10 +21,11 @@
 #include <vector>
 
 #include "runtime/device/device.h"
-#include "runtime/formats/gpu_rows.h"
 #include "runtime/formats/gpu_workspace.h"
 #include "runtime/formats/handoff.h"
 #include "runtime/formats/handoff_cells.h"
+#include "runtime/kernels/cuda/weight_layout.h"
+#include "test/bench/flags.h"
 #include "test/bench/take.h"
 
 namespace ktc {
@@ -129,14 +130,7 @@ class Bench {
   double experts(Format format, std::uint32_t group, double& bytes) {
     constexpr std::uint32_t kChoices = 16;
     const auto packed = [&](std::uint32_t rows, std::uint32_t columns) {
-      gpu::Weight w = {nullptr, format, Packing::row_major, group, kExperts, rows, columns, std::uint64_t{columns} * 2,
-                       std::uint64_t{rows} * columns * 2};
-      if (const auto layout = format == Format::bf16 ? std::nullopt : gpu_rows_layout(format, group, rows, columns)) {
-        w.packing = Packing::gpu_rows;
-        w.row_bytes = layout->row_bytes;
-        w.matrix_bytes = layout->matrix_bytes;
-      }
-      return w;
+      return gpu::laid_out({nullptr, format, Packing::row_major, group, kExperts, rows, columns});
     };
     gpu::ExpertsArgs a = {};
     a.gate_up = packed(2 * kIntermediate, kHidden);
@@ -211,7 +205,7 @@ class Bench {
   std::uint32_t copy(std::uint32_t layer) const { return layer % options_.copies; }
   const std::uint32_t* epoch() const { return reinterpret_cast<const std::uint32_t*>(block_.data()) + 3; }
   static gpu::Weight weight(const device::Block& block, std::uint32_t rows, std::uint32_t columns) {
-    return {block.data(), Format::bf16, Packing::row_major, 0, 1, rows, columns, std::uint64_t{columns} * 2, std::uint64_t{rows} * columns * 2};
+    return gpu::laid_out({block.data(), Format::bf16, Packing::row_major, 0, 1, rows, columns});
   }
   gpu::Cache cache(std::uint32_t layer) const {
     gpu::Cache c;
@@ -381,28 +375,19 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   ktc::Options options;
-  for (int i = 1; i < argc; ++i) {
-    const std::string flag = argv[i];
-    if (flag == "--emulate") {
-      options.emulate = true;
-      continue;
-    }
-    if (flag == "--experts") {
-      options.experts = true;
-      continue;
-    }
-    const double value = i + 1 < argc ? std::atof(argv[i + 1]) : -1;
-    const auto number = static_cast<std::uint32_t>(value < 0 ? 0 : value);
-    if (flag == "--layers" && number >= 1) options.layers = number;
-    else if (flag == "--context" && number >= 1) options.context = number;
-    else if (flag == "--rounds" && number >= 1) options.rounds = number;
-    else if (flag == "--copies" && number >= 1) options.copies = number;
-    else if (flag == "--answer" && value >= 0) options.answer = number;
-    else {
-      std::fprintf(stderr, "decode_bench: %s: an unknown flag, or a value that is missing or out of range\n", flag.c_str());
-      return 2;
-    }
-    ++i;
-  }
-  return ktc::run(options);
+  const auto word = [&](std::string_view flag) {
+    if (flag == "--emulate") return options.emulate = true;
+    return flag == "--experts" && (options.experts = true);
+  };
+  const auto number = [&](std::string_view flag, double value) {
+    const auto whole = static_cast<std::uint32_t>(value < 0 ? 0 : value);
+    if (flag == "--layers" && whole >= 1) options.layers = whole;
+    else if (flag == "--context" && whole >= 1) options.context = whole;
+    else if (flag == "--rounds" && whole >= 1) options.rounds = whole;
+    else if (flag == "--copies" && whole >= 1) options.copies = whole;
+    else if (flag == "--answer" && value >= 0) options.answer = whole;
+    else return false;
+    return true;
+  };
+  return ktc::read_flags(argc, argv, word, number) ? ktc::run(options) : 2;
 }

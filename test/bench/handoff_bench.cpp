@@ -19,6 +19,7 @@
 #include "runtime/device/device.h"
 #include "runtime/formats/handoff.h"
 #include "runtime/formats/handoff_cells.h"
+#include "test/bench/flags.h"
 #include "test/bench/take.h"
 
 namespace ktc {
@@ -301,27 +302,17 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   ktc::Options options;
-  for (int i = 1; i < argc; ++i) {
-    const std::string flag = argv[i];
-    if (flag == "--emulate") {
-      options.emulate = true;
-      continue;
-    }
-    if (i + 1 == argc) {
-      std::fprintf(stderr, "handoff_bench: unknown flag or a flag without its value: %s\n", flag.c_str());
-      return 2;
-    }
-    const double value = std::atof(argv[++i]);
+  const auto word = [&](std::string_view flag) { return flag == "--emulate" && (options.emulate = true); };
+  const auto number = [&](std::string_view flag, double value) {
     if (flag == "--layers" && value >= 1) options.layers = static_cast<std::uint32_t>(value);
     else if (flag == "--steps" && value >= 1) options.steps = static_cast<std::uint32_t>(value);
     else if (flag == "--hidden" && value >= 4) options.hidden.push_back(static_cast<std::uint32_t>(value) / 4 * 4);
     else if (flag == "--threads" && value >= 1) options.threads = static_cast<unsigned>(value);
     else if (flag == "--seconds" && value >= 0) options.seconds = value;
-    else {
-      std::fprintf(stderr, "handoff_bench: %s %s: an unknown flag or a value out of range\n", flag.c_str(), argv[i]);
-      return 2;
-    }
-  }
+    else return false;
+    return true;
+  };
+  if (!ktc::read_flags(argc, argv, word, number)) return 2;
   if (options.hidden.empty()) options.hidden = {2048, 7168};
   return ktc::run(options);
 }

@@ -19,6 +19,8 @@
 #include "runtime/formats/gpu_rows.h"
 #include "runtime/formats/gpu_workspace.h"
 #include "runtime/kernels/cuda/large_product.h"
+#include "runtime/kernels/cuda/weight_layout.h"
+#include "test/bench/flags.h"
 #include "test/bench/take.h"
 
 namespace ktc {
@@ -154,16 +156,8 @@ class Bench {
   }
   // Codes of any value, scales and bf16 values near 0.01.
   gpu::Weight weight(Format format, std::uint32_t group, std::uint32_t batch, std::uint32_t rows, std::uint32_t columns) {
-    gpu::Weight w;
-    w.format = format;
-    w.group = group;
-    w.batch = batch;
-    w.rows = rows;
-    w.columns = columns;
+    gpu::Weight w = gpu::laid_out({nullptr, format, Packing::row_major, group, batch, rows, columns});
     const auto layout = gpu_rows_layout(format, group, rows, columns);
-    w.packing = format == Format::bf16 ? Packing::row_major : Packing::gpu_rows;
-    w.row_bytes = format == Format::bf16 ? packed_row_bytes(format, w.packing, columns) : layout->row_bytes;
-    w.matrix_bytes = format == Format::bf16 ? w.row_bytes * rows : layout->matrix_bytes;
     std::vector<std::uint64_t> words(w.matrix_bytes * batch / 8 + 1);
     for (std::uint64_t& word : words) {
       word = random_();
@@ -242,15 +236,11 @@ int run(bool emulate, std::uint32_t repeats) {
 int main(int argc, char** argv) {
   bool emulate = false;
   std::uint32_t repeats = 7;
-  for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--emulate") == 0) {
-      emulate = true;
-    } else if (std::strcmp(argv[i], "--repeats") == 0 && i + 1 < argc && std::atoi(argv[i + 1]) > 0) {
-      repeats = static_cast<std::uint32_t>(std::atoi(argv[++i]));
-    } else {
-      std::fprintf(stderr, "products_bench: %s: an unknown flag, or a value that is missing or out of range\n", argv[i]);
-      return 2;
-    }
-  }
-  return ktc::run(emulate, repeats);
+  const auto word = [&](std::string_view flag) { return flag == "--emulate" && (emulate = true); };
+  const auto number = [&](std::string_view flag, double value) {
+    if (flag != "--repeats" || value < 1) return false;
+    repeats = static_cast<std::uint32_t>(value);
+    return true;
+  };
+  return ktc::read_flags(argc, argv, word, number) ? ktc::run(emulate, repeats) : 2;
 }

@@ -56,21 +56,27 @@ TEST(HybridStream, LateExpertsAreThoseOfOtherEntries) {
     }
 }
 
-TEST(HybridStream, GivesTheSameBitsEveryTime) {
-  const std::vector<std::int32_t> ids = random_ids(50, 13);
-  const HybridOnDisk disk(streamed(2));
+// A prompt's logits with one and two workers, `times` each; then `after` may look at the executor.
+template <typename After>
+void expect_same_bits(const HybridOnDisk& disk, std::uint64_t seed, int times, const After& after) {
+  const std::vector<std::int32_t> ids = random_ids(50, seed);
   Logits expected;
   for (const int threads : {1, 2, 2}) {
     exec::ExecutorOptions options = HybridOnDisk::defaults();
     options.threads = threads;
     const auto executor = disk.open(options);
     ASSERT_NE(executor, nullptr);
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < times; ++i) {
       const Logits found = run_alone(*executor, ids, {45});
       if (expected.empty()) expected = found;
       EXPECT_TRUE(same_bits(found, expected)) << threads << " threads, time " << i;
     }
+    after(*executor);
   }
+}
+
+TEST(HybridStream, GivesTheSameBitsEveryTime) {
+  expect_same_bits(HybridOnDisk(streamed(2)), 13, 2, [](const exec::Executor&) {});
 }
 
 // A piece for each group, in order; the part that is late finds what the part in time has left; equal bytes are no reason to.
@@ -165,24 +171,12 @@ TEST(HybridStream, ASharedBankGivesWhatTheExpertsOfTheCpuGive) {
 
 // Whether the CPU takes an expert follows from the step alone, and so do the bits.
 TEST(HybridStream, ASharedBankGivesTheSameBitsEveryTime) {
-  const std::vector<std::int32_t> ids = random_ids(50, 22);
   ExpertShare even = kEager;
   even.cpu_row_ns = 60;
-  const HybridOnDisk disk(shared(2, even));
-  Logits expected;
-  for (const int threads : {1, 2, 2}) {
-    exec::ExecutorOptions options = HybridOnDisk::defaults();
-    options.threads = threads;
-    const auto executor = disk.open(options);
-    ASSERT_NE(executor, nullptr);
-    for (int i = 0; i < 3; ++i) {
-      const Logits found = run_alone(*executor, ids, {45});
-      if (expected.empty()) expected = found;
-      EXPECT_TRUE(same_bits(found, expected)) << threads << " threads, time " << i;
-    }
-    EXPECT_GT(executor->busy().shared_pairs, 0u);
-    EXPECT_LT(executor->busy().shared_pairs, executor->busy().streamed_pairs);
-  }
+  expect_same_bits(HybridOnDisk(shared(2, even)), 22, 3, [](const exec::Executor& executor) {
+    EXPECT_GT(executor.busy().shared_pairs, 0u);
+    EXPECT_LT(executor.busy().shared_pairs, executor.busy().streamed_pairs);
+  });
 }
 
 // A second prompt finds tables and areas as the first one left them.

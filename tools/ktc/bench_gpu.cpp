@@ -13,6 +13,7 @@
 #include "runtime/device/device.h"
 #include "runtime/formats/gpu_rows.h"
 #include "runtime/formats/gpu_workspace.h"
+#include "runtime/kernels/cuda/weight_layout.h"
 
 namespace ktc::bench {
 namespace {
@@ -92,22 +93,7 @@ class Bench {
     return values(from, name);
   }
   Expected<gpu::Weight> weight(Format format, std::uint32_t group, std::uint32_t batch, std::uint32_t rows, std::uint32_t columns) {
-    gpu::Weight w;
-    w.format = format;
-    w.group = group;
-    w.batch = batch;
-    w.rows = rows;
-    w.columns = columns;
-    if (format == Format::bf16) {
-      w.packing = Packing::row_major;
-      w.row_bytes = packed_row_bytes(format, w.packing, columns);
-      w.matrix_bytes = w.row_bytes * rows;
-    } else {
-      const auto layout = *gpu_rows_layout(format, group, rows, columns);
-      w.packing = Packing::gpu_rows;
-      w.row_bytes = layout.row_bytes;
-      w.matrix_bytes = layout.matrix_bytes;
-    }
+    gpu::Weight w = gpu::laid_out({nullptr, format, Packing::row_major, group, batch, rows, columns});
     KTC_ASSIGN_OR_RETURN(w.data, values(random_matrices(w, rows + columns), "weights"));
     return w;
   }
