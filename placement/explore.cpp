@@ -10,7 +10,6 @@
 #include "models/yaml_reader.h"
 #include "placement/for_target.h"
 #include "placement/quality_cost.h"
-#include "runtime/base/units.h"
 
 namespace ktc::placement {
 namespace {
@@ -86,15 +85,6 @@ Expected<SweepFormat> parse_sweep_format(const std::string& flag, const std::str
                                  has_group(*parsed, format.group == kGroupRow ? 0 : format.group));
   if (known && grouped) return format;
   return bad(flag, text, "native, f32, bf16, int8, int4 (with /row, /32, /64 or /128) or fp8 (with /row or /128)");
-}
-
-std::string to_string(const ExpertBudget& budget) {
-  switch (budget.kind) {
-    case ExpertBudget::Kind::share: return fmt::format("{:.6g}%", budget.share * 100);
-    case ExpertBudget::Kind::per_layer: return std::to_string(budget.count);
-    case ExpertBudget::Kind::bytes: return format_bytes(budget.bytes);
-  }
-  return "?";
 }
 
 Expected<Policy> with_choices(const Policy& base, const Target& target, std::optional<Strategy> strategy,

@@ -29,7 +29,6 @@ struct SweepAxes {
 Expected<Strategy> parse_strategy(const std::string& flag, const std::string& text);
 Expected<ExpertBudget> parse_on_gpu(const std::string& flag, const std::string& text);  // "10%", "12", "12GiB"
 Expected<SweepFormat> parse_sweep_format(const std::string& flag, const std::string& text);
-std::string to_string(const ExpertBudget& budget);  // as parse_on_gpu reads it
 
 struct SweepRow {
   std::string strategy, on_gpu, format;  // as a flag would say them

@@ -4,9 +4,8 @@
 
 #include <algorithm>
 
-#include "placement/explore.h"  // how a budget is spelt
-
 namespace ktc::placement {
+
 Policy for_target(Policy policy, const Target& target) {
   if (!policy.best_effort) return policy;
   const auto missing = [&](const std::string& device) { return device != "cpu" && !target.has_device(device); };

@@ -8,6 +8,7 @@
 #include "placement/expert_statistics.h"
 #include "placement/read_text.h"
 #include "placement/target.h"
+#include "runtime/base/units.h"
 
 namespace ktc::placement {
 namespace {
@@ -317,6 +318,15 @@ Status read_limits(const Node& node, std::map<std::string, Limit>* limits) {
 }
 
 }  // namespace
+
+std::string to_string(const ExpertBudget& budget) {
+  switch (budget.kind) {
+    case ExpertBudget::Kind::share: return fmt::format("{:.6g}%", budget.share * 100);
+    case ExpertBudget::Kind::per_layer: return std::to_string(budget.count);
+    case ExpertBudget::Kind::bytes: return format_bytes(budget.bytes);
+  }
+  return "?";
+}
 
 std::string_view to_string(Strategy strategy) {
   switch (strategy) {

@@ -61,6 +61,7 @@ struct ExpertBudget {
   std::uint64_t bytes = 0;
   bool none() const { return kind == Kind::share ? share == 0 : kind == Kind::per_layer ? count == 0 : bytes == 0; }
 };
+std::string to_string(const ExpertBudget& budget);  // "10%", "12", "12.0 GiB": as explore.h's parse_on_gpu reads it
 
 struct ExpertsPolicy {
   Strategy strategy = Strategy::uniform;

@@ -285,9 +285,10 @@ struct Place : impl::PlaceBase<Place> {
       } else {
         KTC_ASSIGN_OR_RETURN(readTarget, placement::read_target(target.getValue()));
       }
+      readPolicy = placement::for_target(std::move(readPolicy), readTarget);
     }
+    const Policy& with = policyObject ? *policyObject : readPolicy;
     const Target& on = targetObject ? *targetObject : readTarget;
-    const Policy with = placement::for_target(policyObject ? *policyObject : readPolicy, on);
     if (placed.placement) return write(*placed.model, with, *placed.placement);
     KTC_ASSIGN_OR_RETURN(models::ModelDesc model, modelFromIr(getOperation()));
     KTC_ASSIGN_OR_RETURN(placement::Placement placement, placement::place(model, with, on));
