@@ -165,14 +165,14 @@ class Importer {
     llvm::SmallVector<mlir::Type> types;
     for (std::uint64_t count : columns) types.push_back(tokens(count));
     return kt::LinearOp::create(builder_, locate(module.line), types, x, weight(slot), weight(bias), describe(module), {}, {},
-                                {}, {}, {}, {})
+                                {}, {}, {}, {}, {})
         .getResults();
   }
 
   Value norm(const Module& module, Value x, std::uint32_t slot, float eps) {
     return kt::NormOp::create(builder_, locate(module.line), x.getType(),
                               kt::NormKindAttr::get(&context_, kt::NormKind::rms), x, weight(slot), f32(eps),
-                              describe(module), {}, {}, {}, {}, {});
+                              describe(module), {}, {}, {}, {}, {}, {});
   }
   Value norm(std::uint32_t index, Value x) {
     const Module& module = model_.modules[index];
@@ -191,7 +191,7 @@ class Importer {
     Value out = kt::GqaOp::create(builder_, at, tokens(std::uint64_t{d.heads} * d.head_dim), q, k, v, positions, cache,
                                   i64(layer), i64(order_++), weight(d.q_norm), weight(d.k_norm), i64(d.heads),
                                   i64(d.kv_heads), i64(d.head_dim), f32(d.scale), f32(d.norm_eps), ropeOf(d.rope),
-                                  describe(module), {}, {}, {}, {}, {});
+                                  describe(module), {}, {}, {}, {}, {}, {});
     return linear(module, out, d.o, d.o_bias);
   }
 
@@ -212,14 +212,14 @@ class Importer {
     Value out = kt::MlaOp::create(builder_, at, tokens(std::uint64_t{d.heads} * d.v_dim), q, latent, kv[1], positions,
                                   cache, i64(layer), i64(order_++), weight(d.kv_b), FlatSymbolRefAttr(),
                                   FlatSymbolRefAttr(), i64(d.heads), i64(d.nope_dim), i64(d.rope_dim), i64(d.v_dim),
-                                  i64(d.kv_rank), f32(d.scale), ropeOf(d.rope), describe(module), {}, {}, {}, {}, {});
+                                  i64(d.kv_rank), f32(d.scale), ropeOf(d.rope), describe(module), {}, {}, {}, {}, {}, {});
     return linear(module, out, d.o);
   }
 
   Value mlp(const Module& module, Value x) {
     const auto& d = std::get<models::MlpDesc>(module.attributes);
     return kt::MlpOp::create(builder_, locate(module.line), x.getType(), swiglu(), x, weight(d.gate_up),
-                             weight(d.down), describe(module), {}, {}, {}, {}, {}, {});
+                             weight(d.down), describe(module), {}, {}, {}, {}, {}, {}, {});
   }
 
   // ids and weights of the chosen experts
@@ -230,7 +230,7 @@ class Importer {
     auto op = kt::RouteOp::create(builder_, locate(module.line), tokens(d.top_k, builder_.getI32Type()),
                                   tokens(d.top_k), kt::RouterKindAttr::get(&context_, kind), x, weight(d.weight),
                                   weight(d.bias), i64(d.experts), i64(d.top_k), builder_.getBoolAttr(d.normalise),
-                                  f32(d.scale), i64(d.groups), i64(d.topk_groups), describe(module), {}, {}, {}, {}, {});
+                                  f32(d.scale), i64(d.groups), i64(d.topk_groups), describe(module), {}, {}, {}, {}, {}, {});
     return {op.getIds(), op.getScores()};
   }
 
@@ -238,13 +238,13 @@ class Importer {
     const auto& d = std::get<models::ExpertsDesc>(module.attributes);
     return kt::ExpertsOp::create(builder_, locate(module.line), x.getType(), swiglu(), x, routed.first,
                                  routed.second, Value(), bank(module, d), mlir::DenseI32ArrayAttr(), kt::LateAttr(),
-                                 mlir::UnitAttr(), kt::ShareAttr(), describe(module), {}, {}, {}, {}, {}, {});
+                                 mlir::UnitAttr(), kt::ShareAttr(), describe(module), {}, {}, {}, {}, {}, {}, {});
   }
 
   // The sum belongs to the module whose output it adds.
   Value add(const Module& module, llvm::ArrayRef<Value> terms) {
     return kt::AddOp::create(builder_, locate(module.line), terms[0].getType(), terms, describe(module), {}, {}, {},
-                             {}, {});
+                             {}, {}, {});
   }
 
   Value layer(const models::Layer& layer, Value h, Value positions) {
@@ -273,14 +273,14 @@ class Importer {
     const Module& head = model_.modules[model_.head];
     Value h = kt::EmbedOp::create(builder_, locate(embedding.line), tokens(model_.hidden), ids,
                                   weight(std::get<models::EmbeddingDesc>(embedding.attributes).weight),
-                                  describe(embedding), {}, {}, {}, {}, {});
+                                  describe(embedding), {}, {}, {}, {}, {}, {});
     for (const models::Layer& l : model_.layers) h = layer(l, h, positions);
     h = norm(model_.final_norm, h);
     mlir::Location at = locate(head.line);
     Value logits = kt::LmHeadOp::create(builder_, at, tokens(model_.vocab), h,
                                         weight(std::get<models::HeadDesc>(head.attributes).weight), describe(head), {}, {},
-                                        {}, {}, {}, {});
-    Value next = kt::SampleOp::create(builder_, at, index, logits, describe(head), {}, {}, {}, {}, {});
+                                        {}, {}, {}, {}, {});
+    Value next = kt::SampleOp::create(builder_, at, index, logits, describe(head), {}, {}, {}, {}, {}, {});
     kt::ReturnOp::create(builder_, at, next);
   }
 

@@ -70,7 +70,7 @@ class EntryDeferral {
       builder.setInsertionPointAfter(*same);
       auto both = kt::AddOp::create(builder, same->getLoc(), late.getOut().getType(),
                                     mlir::ValueRange{same->getOut(), late.getOut()}, same->getModule(),
-                                    kt::PlaceAttr::get(op.getContext(), device, "f32", "f32"), {}, {}, {}, {});
+                                    kt::PlaceAttr::get(op.getContext(), device, "f32", "f32"), {}, {}, {}, {}, {});
       same->getOut().replaceAllUsesExcept(both.getOut(), both);
     }
     mlir::remark::passed(kt::withRule(op.getLoc(), defer_.getLine()), remark(kName, "Deferred"))

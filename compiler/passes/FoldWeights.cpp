@@ -249,7 +249,7 @@ class Folder {
     for (kt::LinearOp linear : linears) locations.push_back(linear.getLoc());
     auto joined = kt::LinearOp::create(builder, builder.getFusedLoc(locations), types, first.getX(), joinedWeight(parts),
                                        FlatSymbolRefAttr(), first.getModule(), first.getTileAttr(), first.getPlaceAttr(), {},
-                                       {}, {}, {});
+                                       {}, {}, {}, {});
     unsigned next = 0;
     for (kt::LinearOp linear : linears) {
       for (Value out : linear.getOuts()) out.replaceAllUsesWith(joined.getOuts()[next++]);

@@ -35,7 +35,7 @@ struct AddIntoNorm : mlir::OpRewritePattern<kt::NormOp> {
     rewriter.setInsertionPoint(add);
     auto fused = kt::AddNormOp::create(rewriter, rewriter.getFusedLoc({norm.getLoc(), add.getLoc()}), norm.getOut().getType(),
                                        norm.getOut().getType(), norm.getKindAttr(), add.getTerms(), norm.getWeightAttr(),
-                                       norm.getEpsAttr(), norm.getModule(), place, {}, {}, {}, {});
+                                       norm.getEpsAttr(), norm.getModule(), place, {}, {}, {}, {}, {});
     rewriter.replaceOp(norm, fused.getOut());
     rewriter.replaceOp(add, fused.getSum());
     ++count_;

@@ -62,7 +62,7 @@ class EntryTransfers {
     for (Value value : values) types.push_back(value.getType());
     auto op = kt::TransferOp::create(builder, step->getLoc(), types, values, builder.getStringAttr(from),
                                      builder.getStringAttr(to), step.getModule(), placeOf(from == "cpu" ? to : from), {},
-                                     {}, {}, {});
+                                     {}, {}, {}, {});
     for (auto [value, out] : llvm::zip(values, op.getOuts())) moved_[{value, to}] = out;
     ++transfers_;
     mlir::remark::passed(step->getLoc(), remark(kName, "Transfer"))
@@ -96,7 +96,7 @@ class EntryTransfers {
     mlir::OpBuilder builder(step);
     auto op = kt::SubmitOp::create(builder, step->getLoc(), from[0].getType(), from[1].getType(), from[2].getType(),
                                    from[0], from[1], from[2], builder.getI64IntegerAttr(next_++),
-                                   builder.getStringAttr(format), slots, step.getModule(), placeOf(gpu), {}, {}, {}, {});
+                                   builder.getStringAttr(format), slots, step.getModule(), placeOf(gpu), {}, {}, {}, {}, {});
     awaited_.push_back(false);
     return op;
   }
@@ -139,7 +139,7 @@ class EntryTransfers {
     moved_[{value, gpu}] =
         kt::AwaitOp::create(builder, step->getLoc(), value.getType(), value, record.getRecordAttr(), record.getFormatAttr(),
                             onlyResult(record, value) ? builder.getUnitAttr() : mlir::UnitAttr(), step.getModule(),
-                            placeOf(gpu), {}, {}, {}, {});
+                            placeOf(gpu), {}, {}, {}, {}, {});
     awaited_[record.getRecord()] = true;
     return true;
   }

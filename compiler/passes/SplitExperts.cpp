@@ -115,7 +115,7 @@ class Splitter {
     }
     auto both = kt::AddOp::create(builder, op.getLoc(), op.getOut().getType(),
                                   mlir::ValueRange{op.getOut(), hotOp.getOut()}, op.getModule(),
-                                  kt::PlaceAttr::get(context_, hot.getDevice(), "f32", "f32"), {}, {}, {}, {});
+                                  kt::PlaceAttr::get(context_, hot.getDevice(), "f32", "f32"), {}, {}, {}, {}, {});
     op.getOut().replaceAllUsesExcept(both.getOut(), both);
   }
 

@@ -63,7 +63,7 @@ class EntryStreams {
       return;
     }
     auto both = kt::AddOp::create(builder, op.getLoc(), op.getOut().getType(), mlir::ValueRange{op.getOut(), onCpu.getOut()},
-                                  op.getModule(), kt::PlaceAttr::get(op.getContext(), gpu, "f32", "f32"), {}, {}, {}, {});
+                                  op.getModule(), kt::PlaceAttr::get(op.getContext(), gpu, "f32", "f32"), {}, {}, {}, {}, {});
     op.getOut().replaceAllUsesExcept(both.getOut(), both);
   }
 

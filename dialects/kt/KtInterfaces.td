@@ -19,6 +19,8 @@ def Kt_StepInterface : OpInterface<"StepOpInterface"> {
     InterfaceMethod<"", "void", "setWorkspaceAttr", (ins "::mlir::IntegerAttr":$workspace)>,
     InterfaceMethod<"Index of the entry's graph that the step is captured in. Null: none.", "::mlir::IntegerAttr", "getGraphAttr">,
     InterfaceMethod<"", "void", "setGraphAttr", (ins "::mlir::IntegerAttr":$graph)>,
+    InterfaceMethod<"Number of the steps of the entry that are one launch together. Null: none.", "::mlir::IntegerAttr", "getLaunchGroupAttr">,
+    InterfaceMethod<"", "void", "setLaunchGroupAttr", (ins "::mlir::IntegerAttr":$group)>,
     InterfaceMethod<"Device that the operands lie on: the op's, but for ops that move values. Empty before `placed`.",
                     "::llvm::StringRef", "operandDevice", (ins), "",
                     "return $_op.getPlaceAttr() ? $_op.getPlaceAttr().getDevice() : ::llvm::StringRef();">,

@@ -21,10 +21,10 @@ class Kt_StepOp<string mnemonic, list<string> weights = [], list<Trait> traits =
     : Op<Kt_Dialect, mnemonic,
          traits # [Kt_StepInterface, HasParent<"::ktc::kt::EntryOp">]
                 # !if(!empty(weights), []<Trait>, [DeclareOpInterfaceMethods<SymbolUserOpInterface>])> {
-  // set by the passes: kt-place, kt-plan-memory, kt-form-cuda-graphs
+  // set by the passes: kt-place, kt-plan-memory, kt-form-cuda-graphs, kt-join-launches
   dag planned = (ins OptionalAttr<Kt_PlaceAttr>:$place, OptionalAttr<Kt_ViewsAttr>:$in_views,
                      OptionalAttr<Kt_ViewsAttr>:$out_views, OptionalAttr<I64Attr>:$workspace,
-                     OptionalAttr<I64Attr>:$graph);
+                     OptionalAttr<I64Attr>:$graph, OptionalAttr<I64Attr>:$launch_group);
   let hasVerifier = 1;
   let extraClassDeclaration = "::llvm::SmallVector<::mlir::FlatSymbolRefAttr> getWeights() { return present({"
       # !interleave(weights, ", ") # "}); }";
