@@ -260,6 +260,8 @@ class Builder {
         o->role = static_cast<planfb::BufferRole>(buffer.getRole());
         o->symbol = buffer.getRole() == kt::BufferRole::workspace ? planfb::Symbol::workspace
                     : buffer.getDim() == kt::Dim::tokens          ? planfb::Symbol::tokens
+                    : buffer.getDim() == kt::Dim::first_half      ? planfb::Symbol::first_half
+                    : buffer.getDim() == kt::Dim::second_half     ? planfb::Symbol::second_half
                                                                   : planfb::Symbol::rows;
         o->format = static_cast<std::uint8_t>(*parse_format(buffer.getFormat().str()));
         o->columns = buffer.getColumns();

@@ -43,7 +43,7 @@ class Specialiser {
     auto first = llvm::cast<kt::StepOpInterface>(body_.head.front());
     Value hidden = mapping.lookup(body_.hidden);
     mapping.map(body_.hidden, kt::SelectRowsOp::create(builder_, first.getLoc(), onRows(hidden.getType()), hidden, rows,
-                                                       first.getModule(), {}, {}, {}, {}, {}, {}));
+                                                       mlir::Value(), first.getModule(), {}, {}, {}, {}, {}, {}));
     for (mlir::Operation* op : body_.head) {
       mlir::Operation* clone = builder_.clone(*op, mapping);
       for (Value result : clone->getResults()) result.setType(onRows(result.getType()));

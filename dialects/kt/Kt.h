@@ -42,6 +42,8 @@ inline Dim dimOf(mlir::Value value) {
 inline int64_t columnsOf(mlir::Value value) {
   return columnsOf(value.getType());
 }
+// Whether rows of the value are those of one half of a step's tokens.
+inline bool isHalf(Dim dim) { return dim == Dim::first_half || dim == Dim::second_half; }
 mlir::RankedTensorType valueType(Dim dim, int64_t columns, mlir::Type element);
 
 // The attributes that are not null, in order.
@@ -55,6 +57,8 @@ llvm::SmallVector<mlir::FlatSymbolRefAttr> present(std::initializer_list<mlir::F
 namespace ktc::kt {
 // What every step must obey, whatever it computes: rows of one symbol, as many views as operands and results.
 mlir::LogicalResult verifyStep(StepOpInterface step);
+// What an argument of an entry is.
+BufferRole roleOf(mlir::BlockArgument argument);
 }  // namespace ktc::kt
 
 #define GET_OP_CLASSES

@@ -138,6 +138,8 @@ def Kt_HotAttr : Kt_Attr<"Hot", "hot"> {
   let assemblyFormat = "`<` struct(params) `>`";
 }
 
+def Kt_HotListAttr : TypedArrayAttrBase<Kt_HotAttr, "hot experts, by device">;
+
 def Kt_LateAttr : Kt_Attr<"Late", "late"> {
   let summary = "how many experts of a deferred token are late, and which part an op computes";
   let description = [{
@@ -201,7 +203,14 @@ def Kt_BoundsAttr : Kt_Attr<"Bounds", "bounds"> {
   let genVerifyDecl = 1;
   let extraClassDeclaration = [{
     uint64_t of(Dim dim) const {
-      return dim == Dim::tokens ? getTokens() : dim == Dim::rows ? getRows() : getSequences();
+      switch (dim) {
+        case Dim::tokens: return getTokens();
+        case Dim::rows: return getRows();
+        case Dim::sequences: return getSequences();
+        case Dim::first_half: return getTokens() - getTokens() / 2;
+        case Dim::second_half: return getTokens() / 2;
+      }
+      return getTokens();
     }
   }];
 }

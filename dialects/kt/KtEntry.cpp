@@ -7,35 +7,46 @@ namespace {
 
 struct Role {
   llvm::StringRef name;
+  BufferRole role;
   Dim dim;
-  bool scores;  // f32 [dim, vocab]; otherwise i32 [dim, 1]
+  bool scores = false;  // f32 [dim, vocab]; otherwise i32 [dim, 1]
 };
 
-llvm::SmallVector<Role> argumentsOf(EntryKind kind) {
+bool isCut(EntryKind kind, mlir::Block& block) {
+  return kind == EntryKind::extend && block.getNumArguments() > 0 && isValue(block.getArgument(0).getType()) &&
+         dimOf(block.getArgument(0)) == Dim::first_half;
+}
+
+// Of a body with so many arguments: only entries with late experts have `deferred`.
+llvm::SmallVector<Role> argumentsOf(EntryKind kind, bool cut, unsigned count) {
+  const Dim first = cut ? Dim::first_half : Dim::tokens;
+  const Role ids{"ids", BufferRole::ids, first}, positions{"positions", BufferRole::positions, first},
+      rows{"rows", BufferRole::output_rows, Dim::rows}, deferred{"deferred", BufferRole::deferred, first};
   switch (kind) {
-    case EntryKind::generic: return {{"ids", Dim::tokens, false}, {"positions", Dim::tokens, false}};
+    case EntryKind::generic: return {ids, positions};
     case EntryKind::extend:
-    case EntryKind::decode:
-      return {{"ids", Dim::tokens, false},
-              {"positions", Dim::tokens, false},
-              {"rows", Dim::rows, false},
-              {"deferred", Dim::tokens, false}};
-    case EntryKind::sample: return {{"logits", Dim::rows, true}};
+    case EntryKind::decode: {
+      llvm::SmallVector<Role> roles{ids, positions, rows};
+      const bool late = count > (cut ? 5 : 3);
+      if (late) roles.push_back(deferred);
+      if (!cut) return roles;
+      for (Role role : {ids, positions, deferred}) {
+        role.dim = Dim::second_half;
+        if (role.role != BufferRole::deferred || late) roles.push_back(role);
+      }
+      return roles;
+    }
+    case EntryKind::sample: return {{"logits", BufferRole::logits, Dim::rows, true}};
   }
   return {};
 }
 
-// Only entries with late experts have the last one.
-unsigned leastArguments(EntryKind kind) {
-  return argumentsOf(kind).size() - (kind == EntryKind::extend || kind == EntryKind::decode);
-}
-
 Role resultOf(EntryKind kind) {
   switch (kind) {
-    case EntryKind::generic: return {"next ids", Dim::tokens, false};
+    case EntryKind::generic: return {"next ids", BufferRole::next_ids, Dim::tokens};
     case EntryKind::extend:
-    case EntryKind::decode: return {"logits", Dim::rows, true};
-    case EntryKind::sample: return {"next ids", Dim::rows, false};
+    case EntryKind::decode: return {"logits", BufferRole::logits, Dim::rows, true};
+    case EntryKind::sample: return {"next ids", BufferRole::next_ids, Dim::rows};
   }
   return {};
 }
@@ -101,8 +112,18 @@ mlir::LogicalResult checkOrder(EntryOp entry) {
 
 }  // namespace
 
+bool EntryOp::isCutInHalves() { return isCut(getKind(), getBody().front()); }
+
+BufferRole roleOf(mlir::BlockArgument argument) {
+  mlir::Block* block = argument.getOwner();
+  const EntryKind kind = llvm::cast<EntryOp>(block->getParentOp()).getKind();
+  return argumentsOf(kind, isCut(kind, *block), block->getNumArguments())[argument.getArgNumber()].role;
+}
+
 void EntryOp::getAsmBlockArgumentNames(mlir::Region& region, mlir::OpAsmSetValueNameFn setName) {
-  llvm::SmallVector<Role> roles = argumentsOf(getKind());
+  if (region.empty()) return;
+  mlir::Block& block = region.front();
+  llvm::SmallVector<Role> roles = argumentsOf(getKind(), isCut(getKind(), block), block.getNumArguments());
   for (auto [argument, role] : llvm::zip(region.getArguments(), roles)) setName(argument, role.name);
 }
 
@@ -114,12 +135,13 @@ mlir::LogicalResult EntryOp::verifyRegions() {
                                              : " has no bounds; expected bounds <tokens = …, rows = …, sequences = …>");
   }
   mlir::Block& block = getBody().front();
-  llvm::SmallVector<Role> roles = argumentsOf(getKind());
-  unsigned least = leastArguments(getKind());
-  if (block.getNumArguments() < least || block.getNumArguments() > roles.size()) {
+  const bool cut = isCut(getKind(), block);
+  llvm::SmallVector<Role> roles = argumentsOf(getKind(), cut, block.getNumArguments());
+  if (block.getNumArguments() != roles.size()) {
+    const std::size_t least = argumentsOf(getKind(), cut, 0).size(), most = argumentsOf(getKind(), cut, UINT_MAX).size();
     mlir::InFlightDiagnostic diagnostic = emitOpError();
     diagnostic << "of kind " << kind << ": found " << block.getNumArguments() << " arguments, expected " << least;
-    if (least != roles.size()) diagnostic << ", or " << roles.size() << " with late experts";
+    if (least != most) diagnostic << ", or " << most << " with late experts";
     return diagnostic;
   }
   for (auto [argument, role] : llvm::zip(block.getArguments(), roles)) {

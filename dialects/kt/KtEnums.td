@@ -12,7 +12,9 @@ class Kt_Enum<string name, string summary, list<I32EnumCase> cases> : I32Enum<na
 def Kt_Dim : Kt_Enum<"Dim", "what the rows of a value count", [
   I32EnumCase<"tokens", 0>,     // rows of this step, over all sequences
   I32EnumCase<"rows", 1>,       // rows that need logits
-  I32EnumCase<"sequences", 2>   // sequences in this step
+  I32EnumCase<"sequences", 2>,  // sequences in this step
+  I32EnumCase<"first_half", 3>, // of an entry cut in halves (kt-halve-batches): the first tokens of this step
+  I32EnumCase<"second_half", 4> // and the others, if there are any
 ]>;
 
 def Kt_Phase : Kt_Enum<"Phase", "last seam of the pipeline whose checks passed", [

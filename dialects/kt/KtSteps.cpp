@@ -382,9 +382,14 @@ mlir::LogicalResult AwaitOp::verify() {
 
 mlir::LogicalResult SelectRowsOp::verify() {
   if (mlir::failed(verifyStep(*this))) return mlir::failure();
-  if (dimOf(getX()) != Dim::tokens || dimOf(getRows()) != Dim::rows || dimOf(getOut()) != Dim::rows) {
-    return emitOpError(
-        "goes from tokens to rows: expected x in #kt.dim<tokens>, the indices and the result in #kt.dim<rows>");
+  const Dim from = getSecond() ? Dim::first_half : Dim::tokens;
+  if (dimOf(getX()) != from || dimOf(getRows()) != Dim::rows || dimOf(getOut()) != Dim::rows) {
+    return emitOpError("goes from tokens to rows: expected x in #kt.dim<")
+           << stringifyDim(from) << ">, the indices and the result in #kt.dim<rows>";
+  }
+  if (getSecond() && (dimOf(getSecond()) != Dim::second_half || columnsOf(getSecond()) != columnsOf(getX()) ||
+                      elementOf(getSecond().getType()) != elementOf(getX().getType()))) {
+    return emitOpError() << "the second half: found " << getSecond().getType() << ", expected x's in #kt.dim<second_half>";
   }
   if (elementOf(getX().getType()) != elementOf(getOut().getType())) {
     return emitOpError() << "elements of the result: found " << elementOf(getOut().getType()) << ", expected "

@@ -318,16 +318,19 @@ def Kt_AwaitOp : Kt_HandOffOp<"await", [AllTypesMatch<["value", "out"]>]> {
 def Kt_SelectRowsOp : Kt_StepOp<"select_rows"> {
   let summary = "keep the rows that need logits";
   let description = [{
-    Row r of the result is row rows[r] of x: from `tokens` to `rows`.
+    Row r of the result is row rows[r] of x: from `tokens` to `rows`. In an entry cut in halves x is the first one and `then` the
+    second one; rows count through both.
 
     Example:
     ```mlir
     %y = kt.select_rows %x, %rows of <Norm "model.norm"> : tensor<?x192xf32, #kt.dim<tokens>>, tensor<?x1xi32, #kt.dim<rows>> -> tensor<?x192xf32, #kt.dim<rows>>
     ```
   }];
-  let arguments = !con((ins Kt_Matrix:$x, Kt_Indices:$rows, Kt_ModuleAttr:$module), planned);
+  let arguments = !con((ins Kt_Matrix:$x, Kt_Indices:$rows, Optional<Kt_Matrix>:$second, Kt_ModuleAttr:$module), planned);
   let results = (outs Kt_Matrix:$out);
-  let assemblyFormat = "$x `,` $rows `of` $module attr-dict `:` type($x) `,` type($rows) `->` type($out)";
+  let assemblyFormat = [{
+    $x `,` $rows (`then` $second^)? `of` $module attr-dict `:` type($x) `,` type($rows) (`then` type($second)^)? `->` type($out)
+  }];
 }
 
 def Kt_LmHeadOp : Kt_ProductOp<"lm_head", ["getWeightAttr()"]> {
@@ -376,6 +379,9 @@ def Kt_EntryOp : Kt_SymbolOp<"entry", [IsolatedFromAbove, SingleBlock,
     |                | and with late experts deferred i32 [T, 1]                |                               |
     | sample         | logits f32 [R, vocab]                                    | next ids i32 [R, 1]           |
 
+    An extend entry cut in halves (`kt-halve-batches`) has ids, positions and deferred of its first half, and behind all of them
+    the same of its second half: F and S instead of T, the first and the second half of the step's tokens.
+
     `bounds` states the largest T, R and number of sequences; a generic entry has none. `buffers` is the memory plan. `graphs`
     are the chains of steps that a GPU replays at once; a step names its graph by index. `from`: a step of at least so many tokens
     runs in this entry, also where a smaller one has room.
@@ -394,6 +400,7 @@ def Kt_EntryOp : Kt_SymbolOp<"entry", [IsolatedFromAbove, SingleBlock,
                        OptionalAttr<Kt_BuffersAttr>:$buffers, OptionalAttr<Kt_GraphsAttr>:$graphs,
                        OptionalAttr<Kt_PositiveI64>:$from, OptionalAttr<StrAttr>:$sym_visibility);
   let regions = (region SizedRegion<1>:$body);
+  let extraClassDeclaration = "bool isCutInHalves();";
   let assemblyFormat = [{
     $sym_name `` $kind (`bounds` $bounds^)? (`buffers` $buffers^)? (`graphs` $graphs^)? (`from` $from^)?
     attr-dict-with-keyword $body

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "runtime/formats/halves.h"
 #include "runtime/formats/workspace.h"
 
 namespace ktc {
@@ -24,12 +25,12 @@ struct StepBlockLayout {
   std::uint64_t kv_length;    // i32 [sequences + 1]
   std::uint64_t page_first;   // i32 [sequences + 2]
   std::uint64_t pages;        // i32 [sequences * pages_per_sequence + 1]
-  std::uint64_t bytes;
+  std::uint64_t bytes;        // where it ends
 };
+// Starts at byte `at`, a multiple of 64.
 constexpr StepBlockLayout step_block_layout(std::uint64_t tokens, std::uint64_t rows, std::uint64_t sequences,
-                                            std::uint64_t pages_per_sequence) {
+                                            std::uint64_t pages_per_sequence, std::uint64_t at = 0) {
   StepBlockLayout l = {};
-  std::uint64_t at = 0;
   const auto area = [&at](std::uint64_t items) {
     const std::uint64_t here = at;
     at += align64(items * 4);
@@ -48,6 +49,23 @@ constexpr StepBlockLayout step_block_layout(std::uint64_t tokens, std::uint64_t 
   l.pages = area(sequences * pages_per_sequence + 1);
   l.bytes = at;
   return l;
+}
+
+// An entry cut in halves has a block for all tokens, and behind it one for each half, as if that were the step: its tokens count
+// from 0, a sequence that the cut goes through is in both. Halves have no rows.
+struct StepBlocks {
+  StepBlockLayout whole, half[2];
+  std::uint64_t bytes;
+};
+constexpr StepBlocks step_blocks(std::uint64_t tokens, std::uint64_t rows, std::uint64_t sequences, std::uint64_t pages_per_sequence, bool cut) {
+  StepBlocks b = {};
+  b.whole = step_block_layout(tokens, rows, sequences, pages_per_sequence);
+  b.bytes = b.whole.bytes;
+  if (!cut) return b;
+  b.half[0] = step_block_layout(first_half_bound(tokens), 0, sequences, pages_per_sequence, b.bytes);
+  b.half[1] = step_block_layout(second_half_bound(tokens), 0, sequences, pages_per_sequence, b.half[0].bytes);
+  b.bytes = b.half[1].bytes;
+  return b;
 }
 
 }  // namespace ktc

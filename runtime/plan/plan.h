@@ -26,10 +26,20 @@ enum class Feature : std::uint64_t {
   // take every expert id for a matrix of the bank.
   hybrid = 1,
   // Two ops of which a rule at run time says what each computes (ExpertsOp.share): a reader without it would compute all twice.
-  shared_experts = 2
+  shared_experts = 2,
+  // Entries whose tokens are cut in two (Symbol.first_half, second_half).
+  halves = 4
 };
-constexpr std::uint64_t kKnownFeatures = static_cast<std::uint64_t>(Feature::hybrid) | static_cast<std::uint64_t>(Feature::shared_experts);
+constexpr std::uint64_t kKnownFeatures = static_cast<std::uint64_t>(Feature::hybrid) | static_cast<std::uint64_t>(Feature::shared_experts) |
+                                         static_cast<std::uint64_t>(Feature::halves);
 constexpr std::uint32_t kNone = 0xffffffffu;
+
+// Rows of one half of a step's tokens (runtime/formats/halves.h).
+constexpr bool is_half(planfb::Symbol symbol) { return symbol == planfb::Symbol::first_half || symbol == planfb::Symbol::second_half; }
+// Whether the entry's tokens are cut in two.
+bool is_cut(const planfb::EntryT& entry);
+// Most rows of a symbol, of `tokens` for workspaces.
+std::uint64_t bound_of(const planfb::EntryT& entry, planfb::Symbol symbol);
 
 struct OpenPlan {
   std::filesystem::path folder;

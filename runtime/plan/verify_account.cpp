@@ -13,15 +13,17 @@ namespace ktc::plan {
 using namespace planfb;
 
 std::uint64_t features_of(const PlanT& plan) {
-  bool hybrid = false, shared = false;
+  bool hybrid = false, shared = false, halves = false;
   for (const auto& device : plan.devices) hybrid = hybrid || device->kind == DeviceKind::cuda;
+  for (const auto& entry : plan.entries) halves = halves || is_cut(*entry);
   for (const auto& entry : plan.entries)
     for (const auto& step : entry->steps)
       if (const ExpertsOpT* op = step->op.AsExpertsOp()) {
         hybrid = hybrid || !op->slots.empty() || op->late != 0 || op->part != ExpertsPart::all;
         shared = shared || op->share != nullptr;
       }
-  return (hybrid ? static_cast<std::uint64_t>(Feature::hybrid) : 0) | (shared ? static_cast<std::uint64_t>(Feature::shared_experts) : 0);
+  return (hybrid ? static_cast<std::uint64_t>(Feature::hybrid) : 0) | (shared ? static_cast<std::uint64_t>(Feature::shared_experts) : 0) |
+         (halves ? static_cast<std::uint64_t>(Feature::halves) : 0);
 }
 
 std::uint64_t step_block_bytes(const PlanT& plan) {
@@ -30,7 +32,7 @@ std::uint64_t step_block_bytes(const PlanT& plan) {
     pages = (std::uint64_t{cache->tokens_per_sequence} + cache->page_tokens - 1) / cache->page_tokens;
   for (const auto& entry : plan.entries)
     if (entry->kind != EntryKind::sample)
-      most = std::max(most, step_block_layout(entry->max_tokens, entry->max_rows, entry->max_sequences, pages).bytes);
+      most = std::max(most, step_blocks(entry->max_tokens, entry->max_rows, entry->max_sequences, pages, is_cut(*entry)).bytes);
   return most;
 }
 

@@ -58,27 +58,29 @@ Status gqa(const EntrySite& site, std::size_t index, const GqaOpT& op) {
           "positive numbers, heads a multiple of kv_heads");
   if (!c.ok()) return c.take();
   const std::uint64_t q = std::uint64_t{op.heads} * op.head_dim, kv = std::uint64_t{op.kv_heads} * op.head_dim;
-  c.input_is(0, Format::f32, Symbol::tokens, q);
-  c.input_is(1, Format::f32, Symbol::tokens, kv);
-  c.input_is(2, Format::f32, Symbol::tokens, kv);
   c.input_has_role(3, BufferRole::positions);
-  c.output_is(0, Format::f32, Symbol::tokens, q);
+  const Symbol symbol = c.symbol_of_input(3);  // tokens, or a half of them
+  const std::uint64_t rows = site.bound(symbol);
+  c.input_is(0, Format::f32, symbol, q);
+  c.input_is(1, Format::f32, symbol, kv);
+  c.input_is(2, Format::f32, symbol, kv);
+  c.output_is(0, Format::f32, symbol, q);
   c.finite("scale", op.scale);
   check_rope(c, op.rope, op.head_dim, true);
   c.vector_weight("w_q_norm", op.w_q_norm, op.head_dim, true);
   c.vector_weight("w_k_norm", op.w_k_norm, op.head_dim, true);
   c.epsilon("norm_eps", op.norm_eps);
   check_cache(c, op.cache, op.cache_layer, {{"k", op.kv_heads, op.head_dim}, {"v", op.kv_heads, op.head_dim}});
-  const auto bytes = product({site.entry.max_tokens, q, 4});
+  const auto bytes = product({rows, q, 4});
   if (c.on_gpu()) {
-    const auto partial = product({site.entry.max_tokens, op.heads, kGpuMostSplits, std::uint64_t{op.head_dim} + 2, 4});
+    const auto partial = product({rows, op.heads, kGpuMostSplits, std::uint64_t{op.head_dim} + 2, 4});
     c.gpu_workspace(bytes && partial && *partial < kLargest
-                        ? std::optional(gpu_gqa_workspace(site.entry.max_tokens, op.heads, op.kv_heads, op.head_dim).total())
+                        ? std::optional(gpu_gqa_workspace(rows, op.heads, op.kv_heads, op.head_dim).total())
                         : std::nullopt);
     return c.take();
   }
   c.workspace(bytes && *bytes < kLargest
-                  ? std::optional(gqa_workspace(site.entry.max_tokens, op.heads, op.head_dim).total())
+                  ? std::optional(gqa_workspace(rows, op.heads, op.head_dim).total())
                   : std::nullopt);
   return c.take();
 }
@@ -95,11 +97,13 @@ Status mla(const EntrySite& site, std::size_t index, const MlaOpT& op) {
   const auto q = product({heads, std::uint64_t{op.nope_dim} + op.rope_dim});
   c.check(q.has_value(), "dimensions", "more than 2^64 columns", "fewer");
   if (!c.ok()) return c.take();
-  c.input_is(0, Format::f32, Symbol::tokens, *q);
-  c.input_is(1, Format::f32, Symbol::tokens, op.latent_dim);
-  c.input_is(2, Format::f32, Symbol::tokens, op.rope_dim);
   c.input_has_role(3, BufferRole::positions);
-  c.output_is(0, Format::f32, Symbol::tokens, heads * op.v_dim);
+  const Symbol symbol = c.symbol_of_input(3);  // tokens, or a half of them
+  const std::uint64_t rows = site.bound(symbol);
+  c.input_is(0, Format::f32, symbol, *q);
+  c.input_is(1, Format::f32, symbol, op.latent_dim);
+  c.input_is(2, Format::f32, symbol, op.rope_dim);
+  c.output_is(0, Format::f32, symbol, heads * op.v_dim);
   c.finite("scale", op.scale);
   check_rope(c, op.rope, op.rope_dim, false);
   const WeightT *uk = c.weight("w_uk", op.w_uk), *uv = c.weight("w_uv", op.w_uv);
@@ -108,16 +112,16 @@ Status mla(const EntrySite& site, std::size_t index, const MlaOpT& op) {
   c.packed_as("w_uk", uk, Packing::row_major);
   c.packed_as("w_uv", uv, Packing::row_major);
   check_cache(c, op.cache, op.cache_layer, {{"latent", 1, op.latent_dim}, {"rope", 1, op.rope_dim}});
-  const auto bytes = product({site.entry.max_tokens, heads, std::uint64_t{op.latent_dim} + op.rope_dim, 4});
+  const auto bytes = product({rows, heads, std::uint64_t{op.latent_dim} + op.rope_dim, 4});
   if (c.on_gpu()) {
-    const auto partial = product({site.entry.max_tokens, heads, kGpuMostSplits, std::uint64_t{op.latent_dim} + 2, 4});
+    const auto partial = product({rows, heads, kGpuMostSplits, std::uint64_t{op.latent_dim} + 2, 4});
     c.gpu_workspace(bytes && *bytes < kLargest && partial && *partial < kLargest
-                        ? std::optional(gpu_mla_workspace(site.entry.max_tokens, heads, op.latent_dim, op.rope_dim).total())
+                        ? std::optional(gpu_mla_workspace(rows, heads, op.latent_dim, op.rope_dim).total())
                         : std::nullopt);
     return c.take();
   }
   c.workspace(bytes && *bytes < kLargest
-                  ? std::optional(mla_workspace(site.entry.max_tokens, heads, op.latent_dim, op.rope_dim).total())
+                  ? std::optional(mla_workspace(rows, heads, op.latent_dim, op.rope_dim).total())
                   : std::nullopt);
   return c.take();
 }

@@ -112,6 +112,7 @@ Status verify_bank(const EntrySite& site, std::size_t index) {
   c.input_is(1, Format::i32, symbol, top_k);
   c.input_is(2, Format::f32, symbol, top_k);
   if (op.late > 0) c.input_has_role(3, BufferRole::deferred);
+  if (op.late > 0) c.input_is(3, Format::i32, symbol, 1);
   c.output_is(0, Format::f32, symbol, hidden);
   c.check(op.layer < model.layers, "layer", number(std::uint64_t{op.layer}),
           fmt::format("below the model's {}", model.layers));

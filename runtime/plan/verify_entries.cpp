@@ -1,11 +1,33 @@
 // Entries as a whole, and their buffers.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <set>
+#include <tuple>
 #include <unordered_set>
 
+#include "runtime/formats/halves.h"
 #include "runtime/plan/verify.h"
+
+namespace ktc::plan {
+
+bool is_cut(const planfb::EntryT& entry) {
+  return std::any_of(entry.buffers.begin(), entry.buffers.end(), [](const auto& buffer) { return is_half(buffer->symbol); });
+}
+
+std::uint64_t bound_of(const planfb::EntryT& entry, planfb::Symbol symbol) {
+  switch (symbol) {
+    case planfb::Symbol::rows: return entry.max_rows;
+    case planfb::Symbol::first_half: return first_half_bound(entry.max_tokens);
+    case planfb::Symbol::second_half: return second_half_bound(entry.max_tokens);
+    case planfb::Symbol::tokens:
+    case planfb::Symbol::workspace: break;
+  }
+  return entry.max_tokens;
+}
+
+}  // namespace ktc::plan
 
 namespace ktc::plan::detail {
 
@@ -20,7 +42,7 @@ std::string EntrySite::place(std::size_t step) const {
 }
 
 std::uint64_t EntrySite::bound(Symbol symbol) const {
-  return symbol == Symbol::rows ? entry.max_rows : entry.max_tokens;
+  return bound_of(entry, symbol);
 }
 
 namespace {
@@ -66,7 +88,8 @@ Status check_role(const EntrySite& site, const BufferT& buffer, const std::strin
   for (const RoleRule& rule : kRoleRules) {
     if (rule.role != buffer.role) continue;
     const std::uint64_t columns = rule.one_column ? 1 : site.plan.model->vocab_size;
-    if (buffer.symbol != rule.symbol || static_cast<Format>(buffer.format) != rule.format || buffer.columns != columns)
+    const bool of_half = rule.symbol == Symbol::tokens && is_half(buffer.symbol);
+    if ((buffer.symbol != rule.symbol && !of_half) || static_cast<Format>(buffer.format) != rule.format || buffer.columns != columns)
       return wrong(place, "type of role " + to_text(buffer.role),
                    fmt::format("{} [{}, {}]", to_string(static_cast<Format>(buffer.format)),
                                EnumNameSymbol(buffer.symbol), buffer.columns),
@@ -97,6 +120,8 @@ Status check_buffer(const EntrySite& site, const BufferT& buffer, const std::str
     return wrong(place, "role", number(static_cast<std::uint64_t>(buffer.role)), "a BufferRole");
   if (!is_member(buffer.symbol))
     return wrong(place, "symbol", number(static_cast<std::uint64_t>(buffer.symbol)), "a Symbol");
+  if (is_half(buffer.symbol) && (site.entry.kind != EntryKind::extend || site.entry.max_tokens < 2))
+    return wrong(place, "symbol", EnumNameSymbol(buffer.symbol), "halves in extend entries of 2 tokens or more alone");
   const auto format = static_cast<Format>(buffer.format);
   if (!format_serves(format, FormatKind::activation) && format != Format::i32)
     return wrong(place, "format",
@@ -122,14 +147,16 @@ Status check_buffer(const EntrySite& site, const BufferT& buffer, const std::str
 }
 
 // Which roles an entry has, exactly once each; it has none of the others. An input of tokens or rows may be on several devices,
-// once on each; `deferred` need not be there.
+// once on each, in an entry cut in halves once for each half; `deferred` need not be there.
 Status check_roles(const EntrySite& site) {
   std::array<unsigned, 8> count{};
-  std::set<std::pair<BufferRole, std::uint32_t>> inputs;
-  const bool sample = site.entry.kind == EntryKind::sample;
+  std::set<std::tuple<BufferRole, std::uint32_t, Symbol>> inputs;
+  const bool sample = site.entry.kind == EntryKind::sample, cut = is_cut(site.entry);
   for (const auto& buffer : site.entry.buffers) {
     ++count[static_cast<unsigned>(buffer->role)];
-    if (!sample && is_input(site, buffer->role) && !inputs.emplace(buffer->role, buffer->device).second)
+    if (!sample && cut && is_input(site, buffer->role) && buffer->symbol == Symbol::tokens)
+      return wrong(site.place(), "symbol of role " + to_text(buffer->role), "tokens", "a half: others of the entry's buffers are of halves");
+    if (!sample && is_input(site, buffer->role) && !inputs.emplace(buffer->role, buffer->device, buffer->symbol).second)
       return wrong(site.place(), "buffers of role " + to_text(buffer->role),
                    "2 on " + shown(site.plan.devices[buffer->device]->name), "1 on a device");
   }

@@ -20,7 +20,7 @@ Status embed(const EntrySite& site, std::size_t index, const EmbedOpT& op) {
   if (!c.operands(1, 1)) return c.take();
   const ModelT& model = *site.plan.model;
   c.input_has_role(0, BufferRole::ids);
-  c.output_is(0, Format::f32, Symbol::tokens, model.hidden_size);
+  c.output_is(0, Format::f32, c.symbol_of_input(0), model.hidden_size);
   const WeightT* w = c.weight("w", op.w);
   c.weight_is("w", w, 1, model.vocab_size, model.hidden_size);
   c.packed_as("w", w, Packing::row_major);  // single rows are read
@@ -99,9 +99,11 @@ Status add_norm(const EntrySite& site, std::size_t index, const AddNormOpT& op) 
 
 Status select_rows(const EntrySite& site, std::size_t index) {
   StepCheck c(site, index);
-  if (!c.operands(2, 1)) return c.take();
-  c.input_is(0, Format::f32, Symbol::tokens, c.input(0).columns());
+  const bool cut = is_cut(site.entry);  // then of both halves
+  if (!c.operands(cut ? 3 : 2, 1)) return c.take();
+  c.input_is(0, Format::f32, cut ? Symbol::first_half : Symbol::tokens, c.input(0).columns());
   c.input_has_role(1, BufferRole::output_rows);
+  if (cut) c.input_is(2, Format::f32, Symbol::second_half, c.input(0).columns());
   c.output_is(0, Format::f32, Symbol::rows, c.input(0).columns());
   return c.take();
 }

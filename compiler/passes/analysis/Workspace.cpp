@@ -211,7 +211,7 @@ std::optional<uint64_t> stepBlockBytes(mlir::ModuleOp module) {
     if (entry.getKind() == kt::EntryKind::sample || !entry.getBounds()) continue;
     kt::BoundsAttr bounds = *entry.getBounds();
     if (!small({bounds.getSequences(), pages + 1, 4}) || !small({bounds.getTokens(), 32})) return std::nullopt;
-    most = std::max(most, step_block_layout(bounds.getTokens(), bounds.getRows(), bounds.getSequences(), pages).bytes);
+    most = std::max(most, step_blocks(bounds.getTokens(), bounds.getRows(), bounds.getSequences(), pages, entry.isCutInHalves()).bytes);
   }
   return most;
 }
