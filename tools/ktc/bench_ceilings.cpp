@@ -22,18 +22,18 @@ constexpr std::size_t kAhead = 4096;  // bytes of software prefetch; past the en
 #if defined(__x86_64__)
 // The compiler may not drop the reads. A macro, because a function would need its caller's target.
 #define KTC_KEEP(value) asm volatile("" : "+v"(value))
-__attribute__((target("avx512f"))) void read_avx512(const std::byte* p) {
+__attribute__((target("avx512f"))) void read_avx512(const std::byte* p, std::size_t bytes) {
   __m512i sum[4] = {};
-  for (std::size_t i = 0; i < kChunk; i += 256)
+  for (std::size_t i = 0; i < bytes; i += 256)
     for (std::size_t c = 0; c < 4; ++c) {
       _mm_prefetch(reinterpret_cast<const char*>(p + i + kAhead + 64 * c), _MM_HINT_T0);
       sum[c] = _mm512_xor_si512(sum[c], _mm512_loadu_si512(p + i + 64 * c));
     }
   for (__m512i& s : sum) KTC_KEEP(s);
 }
-void read_plain(const std::byte* p) {
+void read_plain(const std::byte* p, std::size_t bytes) {
   __m128i sum[4] = {};
-  for (std::size_t i = 0; i < kChunk; i += 64) {
+  for (std::size_t i = 0; i < bytes; i += 64) {
     _mm_prefetch(reinterpret_cast<const char*>(p + i + kAhead), _MM_HINT_T0);
     for (std::size_t c = 0; c < 4; ++c)
       sum[c] = _mm_xor_si128(sum[c], _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + i + 16 * c)));
@@ -42,9 +42,9 @@ void read_plain(const std::byte* p) {
 }
 #undef KTC_KEEP
 #else
-void read_plain(const std::byte* p) {
+void read_plain(const std::byte* p, std::size_t bytes) {
   std::uint64_t sum = 0, word;
-  for (std::size_t i = 0; i < kChunk; i += 8) {
+  for (std::size_t i = 0; i < bytes; i += 8) {
     std::memcpy(&word, p + i, 8);
     sum ^= word;
   }
@@ -52,7 +52,7 @@ void read_plain(const std::byte* p) {
 }
 #endif
 
-void (*reader())(const std::byte*) {
+void (*reader())(const std::byte*, std::size_t) {
 #if defined(__x86_64__)
   if (host_cpu_features().avx512f) return read_avx512;
 #endif
@@ -64,17 +64,18 @@ constexpr std::size_t kTileValues = std::size_t{512} << 10, kTileWeights = std::
 
 }  // namespace
 
-double read_bandwidth(std::span<const std::byte> memory, exec::Workers& workers) {
-  void (*const read)(const std::byte*) = reader();
-  const std::size_t chunks = memory.size() / kChunk;
+ReadTime read_all(std::span<const std::byte> memory, exec::Workers& workers) {
+  void (*const read)(const std::byte*, std::size_t) = reader();
+  const std::size_t chunks = (memory.size() + kChunk - 1) / kChunk;
   std::atomic<std::size_t> next{0};
   const double start = now();
   workers.enter([&] {
     workers.parallel_for(static_cast<std::size_t>(workers.threads()), 1, [&](std::size_t, std::size_t) {
-      for (std::size_t chunk; (chunk = next.fetch_add(1, std::memory_order_relaxed)) < chunks;) read(memory.data() + chunk * kChunk);
+      for (std::size_t chunk; (chunk = next.fetch_add(1, std::memory_order_relaxed)) < chunks;)
+        read(memory.data() + chunk * kChunk, std::min(kChunk, memory.size() - chunk * kChunk) / 256 * 256);
     });
   });
-  return static_cast<double>(chunks * kChunk) / (now() - start);
+  return {static_cast<double>(memory.size()), now() - start};
 }
 
 Expected<ComputePeak> ComputePeak::create(bool integer, Engine& engine) {

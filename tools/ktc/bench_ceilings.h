@@ -9,9 +9,12 @@
 
 namespace ktc::bench {
 
-// Bytes per second of reading `memory` once in chunks of 128 KiB that the workers claim from a counter: unlike equal shares it
-// does not end with the slowest core, so it is what a kernel that claims its work can reach.
-double read_bandwidth(std::span<const std::byte> memory, exec::Workers& workers);
+struct ReadTime {
+  double bytes = 0, seconds = 0;
+};
+// Reads `memory` once in chunks of 128 KiB that the workers claim from a counter: unlike equal shares it does not end with the
+// slowest core, so it is what a kernel that claims its work can reach.
+ReadTime read_all(std::span<const std::byte> memory, exec::Workers& workers);
 
 // Operations (two per multiply-add) per second on operands that stay in a core's second cache: of the bare loop of tile loads and
 // multiplications, 2 x 1 tiles, 512 KiB of activations and 16 KiB of weights, where the kernels have tiles; else of the panel

@@ -29,7 +29,8 @@ struct Case {
   const TileVariant* variant = nullptr;
   Routing routing;
   std::unique_ptr<Layer> layer;
-  std::vector<double> seconds, of_read, of_compute;
+  std::size_t layers = 0;  // that the last round ran, in windows one behind the other
+  std::vector<double> seconds, read, of_read, of_compute;
 };
 
 class Bench {
@@ -54,7 +55,7 @@ class Bench {
   Status make_pools();
   Status check(Case& c);
   void measure_round();
-  double read();
+  double read(std::size_t pool, std::size_t first, std::size_t experts);
   double time(Case& c);
   std::size_t next_window(std::size_t pool, std::size_t active);
   ExpertsResult result() const;
@@ -73,7 +74,8 @@ class Bench {
   std::vector<Case> cases_;
   std::optional<ComputePeak> integer_peak_, float_peak_;
   std::vector<double> reads_, integer_peaks_, float_peaks_;
-  std::size_t read_offset_ = 0, read_pool_ = 0;
+  double read_bytes_ = 0, read_seconds_ = 0;  // of all reads; and of this round's
+  double round_bytes_ = 0, round_seconds_ = 0;
 };
 
 Status Bench::make_pools() {
@@ -172,18 +174,24 @@ std::size_t Bench::next_window(std::size_t pool, std::size_t active) {
   return window;
 }
 
-// A part of the weights that was not read for long.
-double Bench::read() {
-  const auto& memory = pools_[read_pool_].memory;
-  const std::size_t bytes = std::min(kReadBytes, memory.bytes());
-  if (read_offset_ + bytes > memory.bytes()) {
-    read_offset_ = 0;
-    read_pool_ = (read_pool_ + 1) % pools_.size();
-    return read();
+// Bytes per second of the experts from `first` on, behind the last one from 0 on; at most kReadBytes of them.
+double Bench::read(std::size_t pool, std::size_t first, std::size_t experts) {
+  const Pool& p = pools_[pool];
+  experts = std::min({experts, p.experts, std::max<std::size_t>(1, kReadBytes / p.expert_bytes())});
+  double bytes = 0, seconds = 0;
+  const auto span = [&](const std::byte* begin, std::size_t length) {
+    const ReadTime time = read_all({begin, length}, *workers_);
+    bytes += time.bytes, seconds += time.seconds;
+  };
+  while (experts > 0) {
+    if (first >= p.experts) first = 0;
+    const std::size_t count = std::min(experts, p.experts - first);
+    span(p.gate_up_at(first), count * p.gate_up.matrix_bytes);
+    span(p.down_at(first), count * p.down.matrix_bytes);
+    first += count, experts -= count;
   }
-  const double rate = read_bandwidth({memory.data() + read_offset_, bytes}, *workers_);
-  read_offset_ += bytes;
-  return rate;
+  round_bytes_ += bytes, round_seconds_ += seconds;
+  return bytes / seconds;
 }
 
 double Bench::time(Case& c) {
@@ -197,24 +205,33 @@ double Bench::time(Case& c) {
       seconds = now() - start;
     } while (seconds < kCaseSeconds);
   });
+  c.layers = layers;
   return seconds / static_cast<double>(layers);
 }
 
+// Memory of one machine can differ in speed (of a virtual one: by a half), so a case is compared with reads of its own experts.
 void Bench::measure_round() {
-  const double before = read();
+  round_bytes_ = round_seconds_ = 0;
   const double integer = integer_peak_ ? integer_peak_->measure(kPeakSeconds) : 0;
   const double other = float_peak_ ? float_peak_->measure(kPeakSeconds) : 0;
-  for (Case& c : cases_) c.seconds.push_back(time(c));
-  const double bandwidth = (before + read()) / 2;
-  reads_.push_back(bandwidth);
-  integer_peaks_.push_back(integer);
-  float_peaks_.push_back(other);
   for (Case& c : cases_) {
-    const double bytes = static_cast<double>(c.routing.active * pools_[c.pool].expert_bytes());
+    const Pool& pool = pools_[c.pool];
+    std::size_t& next = windows_[c.pool];
+    if (next + c.routing.active > pool.experts) next = 0;
+    const std::size_t first = next;
+    const double before = read(c.pool, first, c.layers == 0 ? pool.experts : c.layers * c.routing.active);
+    c.seconds.push_back(time(c));
+    const double bandwidth = (before + read(c.pool, first, c.layers * c.routing.active)) / 2;
+    const double bytes = static_cast<double>(c.routing.active * pool.expert_bytes());
     const double operations = 6.0 * static_cast<double>(c.routing.pairs()) * options_.hidden * options_.intermediate;
+    c.read.push_back(bandwidth);
     c.of_read.push_back(bytes / c.seconds.back() / bandwidth);
     c.of_compute.push_back(operations / c.seconds.back() / peak_of(c.pool, integer, other));
   }
+  reads_.push_back(round_bytes_ / round_seconds_);
+  read_bytes_ += round_bytes_, read_seconds_ += round_seconds_;
+  integer_peaks_.push_back(integer);
+  float_peaks_.push_back(other);
 }
 
 ExpertsResult Bench::result() const {
@@ -224,6 +241,7 @@ ExpertsResult Bench::result() const {
   result.threads = workers_->threads();
   result.rounds = reads_.size();
   result.read = spread_of(reads_);
+  result.read_mean = read_bytes_ / read_seconds_;
   result.integer_peak = spread_of(integer_peaks_);
   result.float_peak = spread_of(float_peaks_);
   result.peak_tiled = integer_peak_ ? integer_peak_->tiled() : float_peak_->tiled();
@@ -250,6 +268,7 @@ ExpertsResult Bench::result() const {
     const auto rate = [&r](double amount) { return Spread{amount / r.seconds.high, amount / r.seconds.median, amount / r.seconds.low}; };
     r.bytes_per_second = rate(r.bytes);
     r.operations_per_second = rate(r.operations);
+    r.read = spread_of(c.read);
     r.of_read = spread_of(c.of_read);
     r.of_compute = spread_of(c.of_compute);
     result.cases.push_back(r);

@@ -1,8 +1,9 @@
 // Measures layers of experts against the ceilings of the machine, in rounds.
 //
-// The rates of a shared machine move by tens of percent within seconds, so nothing is compared across time: a round is the read
-// bandwidth, the compute peak, every case for at least 8 ms, and the read bandwidth again; fractions are taken within a round
-// (against the mean of its two reads), and the median over the rounds is reported with its quartiles.
+// The rates of a shared machine move by tens of percent within seconds, so nothing is compared across time: a round is the
+// compute peak, then every case for at least 8 ms between two reads of the very experts that it computes, for memory need not be
+// equally fast everywhere; fractions are taken within a round (against the mean of the two reads), and the median over the
+// rounds is reported with its quartiles.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +33,8 @@ struct CaseResult {
   double operations = 0;        // two per multiply-add
   Spread seconds;               // of one layer
   Spread bytes_per_second, operations_per_second;
-  Spread of_read, of_compute;
+  Spread read;                  // bytes per second of the reads of its own experts
+  Spread of_read, of_compute;   // of these reads; of the peak
   // Of the workers' time in a layer with tiles: gather and x, gate and up, h, down, waiting for each other. 0: not told.
   double gather = 0, gate_up = 0, h = 0, down = 0, waiting = 0;
 };
@@ -43,7 +45,8 @@ struct ExpertsResult {
   int threads = 0;
   std::size_t rounds = 0;
   std::vector<std::uint64_t> pool_bytes;        // per format of the options
-  Spread read;                                  // bytes per second
+  Spread read;                                  // bytes per second, of all reads of a round
+  double read_mean = 0;                         // all bytes over all seconds of the reads
   Spread integer_peak, float_peak;              // operations per second; 0: no case needs it
   bool peak_tiled = false;
   std::vector<CaseResult> cases;                // by format, then tokens, then variant

@@ -105,6 +105,7 @@ std::string to_json(const ExpertsOptions& o, const ExpertsResult& r) {
                              {"microseconds", spread(c.seconds, 1e-6)},
                              {"bytes_per_second", spread(c.bytes_per_second)},
                              {"operations_per_second", spread(c.operations_per_second)},
+                             {"read_bytes_per_second", spread(c.read)},
                              {"fraction_of_read", spread(c.of_read)},
                              {"fraction_of_compute", spread(c.of_compute)},
                              {"nearer", nearer_is_read(c) ? "read" : "compute"},

@@ -31,12 +31,15 @@ constexpr double kForPlans = 5;         // of them, kept for writing the file wh
 // Small plans run in processes of their own, each of which opens the GPU.
 Status probe_plans(const PlanProbe& probe, placement::Target* target) {
   fmt::print(stderr, "ktc: measuring plans on the CPU\n");
+  FormatTimes times;
+  KTC_RETURN_IF_ERROR(probe_memory_plans(probe, target, &times));
   KTC_RETURN_IF_ERROR(probe_cpu_plans(probe, target));
   for (std::size_t gpu = 0; gpu < target->gpus.size(); ++gpu) {
     fmt::print(stderr, "ktc: measuring plans on {}\n", target->gpus[gpu].device);
     KTC_RETURN_IF_ERROR(probe_gpu_plans(probe, gpu, target));
   }
-  return {};
+  fmt::print(stderr, "ktc: measuring what reads much memory once more\n");
+  return probe_memory_plans(probe, target, &times);
 }
 
 }  // namespace

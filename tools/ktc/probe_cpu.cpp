@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <map>
 
 #include "runtime/base/cpu_features.h"
 #include "runtime/exec/cpu_count.h"
@@ -67,7 +68,7 @@ Status probe_cpu(placement::CpuTarget* cpu) {
   if (tiles && features.amx_bf16) formats.push_back("bf16");
   KTC_ASSIGN_OR_RETURN(const bench::ExpertsResult result,
                        measure(options_for(formats, tiles ? std::vector<std::uint32_t>{1, 64, 512} : std::vector<std::uint32_t>{1, 64}, gib)));
-  cpu->read_gb_per_s = result.read.median / 1e9;
+  cpu->read_gb_per_s = result.read_mean / 1e9;
   if (result.peak_tiled) {
     cpu->amx_int8_tops = result.integer_peak.median / 1e12;
     bench::ExpertsOptions vectors = options_for({"int8"}, {1}, 0.25);
@@ -78,8 +79,12 @@ Status probe_cpu(placement::CpuTarget* cpu) {
   } else {
     cpu->vnni_tops = result.integer_peak.median / 1e12;
   }
+  std::map<Format, double> single;  // bytes per second of experts of one token
   for (const bench::CaseResult& c : result.cases)
-    if (c.routing.per_expert == 1) cpu->read_efficiency[c.format.format] = std::clamp(c.of_read.median, 0.01, 1.0);
+    if (c.routing.per_expert == 1) {
+      cpu->read_efficiency[c.format.format] = std::clamp(c.of_read.median, 0.01, 1.0);
+      single[c.format.format] = c.bytes_per_second.median;
+    }
   KTC_ASSIGN_OR_RETURN(const bench::ExpertsResult tiny, measure(cached_options(kTinyHidden, kTinyIntermediate, {1})));
   KTC_ASSIGN_OR_RETURN(const bench::ExpertsResult middle, measure(cached_options(1024, 512, {1})));
   // what more bytes take, without what every layer takes
@@ -98,7 +103,7 @@ Status probe_cpu(placement::CpuTarget* cpu) {
   for (const bench::CaseResult& c : result.cases) {
     if (c.routing.per_expert == 1 || !c.tiled) continue;
     // what is left when half of the reading is taken away, as the cost model adds it (cost_model.h)
-    const double reading = c.bytes / (result.read.median * cpu->read_efficiency[c.format.format]);
+    const double reading = c.bytes / single[c.format.format];
     const double computing = std::max(c.seconds.median - reading / 2, c.seconds.median / 2);
     const double peak = c.format.integer() ? result.integer_peak.median : result.float_peak.median;
     const double rows = static_cast<double>(c.routing.per_expert), share = c.operations * (1 + kTileRest / rows) / computing / peak;

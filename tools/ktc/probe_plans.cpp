@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <numeric>
 #include <utility>
 #include <vector>
 
 #include "models/read_model.h"
 #include "placement/cost_model.h"
 #include "placement/place.h"
+#include "runtime/weights/host_memory.h"
 #include "tools/ktc/explore_measure.h"
 
 namespace ktc::tools {
@@ -29,6 +31,7 @@ struct Small {  // a plan
   std::string experts_on, rest_on;     // devices
   std::string experts, rest;           // weights
   std::uint32_t prompt = 32, tokens = 64;
+  bool fixed = true;                   // fixed times decide: what other programs add to them is left out
 };
 struct Microseconds {
   double decode = 0, prefill = 0;  // of a step
@@ -62,7 +65,7 @@ class Plans {
     MeasureOptions options{small.prompt, small.tokens, 1};
     options.seconds = std::chrono::duration<double>(probe_.deadline - std::chrono::steady_clock::now()).count();
     options.emulate_gpu = probe_.emulated;
-    options.quiet = true;
+    options.quiet = small.fixed;
     if (options.seconds <= 0)
       return make_error(StatusCode::unavailable, {.place = std::string("plan ") + small.name, .what = "no time is left to measure it",
                                                   .remedy = "give ktc probe more with --seconds"});
@@ -137,6 +140,37 @@ class Plans {
 };
 
 }  // namespace
+
+Status probe_memory_plans(const PlanProbe& probe, Target* target, FormatTimes* times) {
+  constexpr double kGib = std::uint64_t{1} << 30;
+  constexpr std::pair<const char*, Format> kFormats[] = {{"int8", Format::int8}, {"int4", Format::int4}};
+  KTC_ASSIGN_OR_RETURN(Plans plans, Plans::create(probe, target));
+  placement::CpuTarget& cpu = target->cpu;
+  const auto available = weights::available_memory();
+  const double free = available ? static_cast<double>(*available) : 4 * kGib;
+  const double most = probe.emulated ? kGib / 16 : std::min({free / 8, 8 * kGib, 0.5 * kGib * cpu.cores});
+  // Half as many experts as a model of 30B has: of as much memory, more is read for each token, which no cache then has for the next.
+  Shape shape{0, 2048, 2, 1, 64, 8, 768};
+  if (probe.emulated) shape.hidden = 512;
+  placement::Efficiency& reads = cpu.read_efficiency;
+  const double before = reads[Format::int8];
+  std::vector<Taken> taken;
+  for (const auto& [name, format] : kFormats) {
+    const double layer = 3.0 * shape.experts * shape.hidden * shape.intermediate * (format == Format::int8 ? 1 : 0.53);
+    shape.layers = static_cast<std::uint32_t>(std::clamp(most / layer, 2.0, 48.0));
+    KTC_ASSIGN_OR_RETURN(Taken plan, plans.measure({name, shape, "cpu", "cpu", name, name, 8, 64, false}));
+    std::vector<double>& all = (*times)[format];
+    all.push_back(plan.us.decode);
+    plan.us.decode = std::accumulate(all.begin(), all.end(), 0.0) / static_cast<double>(all.size());
+    taken.push_back(std::move(plan));
+  }
+  KTC_RETURN_IF_ERROR(plans.solve({{&taken[0], true, &reads[Format::int8], 0.01, 4}, {&taken[1], true, &reads[Format::int4], 0.01, 4}}));
+  if (before > 0) reads[Format::fp8] *= reads[Format::int8] / before;
+  const double fastest = std::max({1.0, reads[Format::int8], reads[Format::int4]});
+  cpu.read_gb_per_s *= fastest;
+  for (auto& [format, share] : reads) share = std::min(1.0, share / fastest);
+  return {};
+}
 
 Status probe_cpu_plans(const PlanProbe& probe, Target* target) {
   KTC_ASSIGN_OR_RETURN(Plans plans, Plans::create(probe, target));
