@@ -1,6 +1,7 @@
 // The bound of activations and scratch (memory.h).
 #include <algorithm>
 #include <map>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -113,19 +114,21 @@ std::uint64_t extend_rows(std::uint64_t tokens, std::uint64_t sequences, std::ui
 
 namespace {
 
-bool crosses_devices(const ModelDesc& model, const std::vector<ModulePlacement>& modules, const std::vector<HotExperts>& hot) {
-  bool crosses = !hot.empty();
-  for (std::size_t i = 1; i < model.modules.size(); ++i) crosses = crosses || modules[i].device != modules[0].device;
-  return crosses;
+// Devices but one: what a layer's values may come from or go to.
+std::uint64_t other_devices(const ModelDesc& model, const std::vector<ModulePlacement>& modules, const std::vector<HotExperts>& hot) {
+  std::set<std::string_view> devices;
+  for (std::size_t i = 0; i < model.modules.size(); ++i) devices.insert(modules[i].device);
+  for (const HotExperts& one : hot) devices.insert(one.device);
+  return devices.empty() ? 0 : devices.size() - 1;
 }
 
 // What a layer has besides where its modules are on several devices or its experts are late: a copy of x, ids and weights, or of
 // the result; late results of this layer and the one before, and their sum; the flags of deferred tokens. Areas on a GPU start on
 // 256 bytes: as much for each of a few dozen values covers that.
-std::uint64_t transferred(const ModelDesc& model, std::uint64_t n, const std::map<int, std::uint64_t>& top_k, bool late) {
+std::uint64_t transferred(const ModelDesc& model, std::uint64_t n, const std::map<int, std::uint64_t>& top_k, std::uint64_t others, bool late) {
   std::uint64_t most = 1;
   for (const auto& [layer, k] : top_k) most = std::max(most, k);
-  return plus(plus(times(late ? 5 : 2, buffer(n, model.hidden)), times(2, buffer(n, most))), plus(align64(n * 4), 64 * 256));
+  return plus(plus(times(late ? 5 : 2, others, buffer(n, model.hidden)), times(2, buffer(n, most))), plus(align64(n * 4), 64 * 256));
 }
 
 }  // namespace
@@ -187,7 +190,8 @@ std::uint64_t arena_bound(const ModelDesc& model, const std::vector<ModulePlacem
   const std::uint64_t inputs = 3 * align64(n * 4);  // ids, positions, output rows
   const std::uint64_t bytes = plus(plus(largest, outside), plus(times(2, buffer(n, model.hidden)), inputs));
   const bool late = policy.defer.max_per_token > 0;
-  return late || crosses_devices(model, modules, hot) ? plus(bytes, transferred(model, n, top_k, late)) : bytes;
+  const std::uint64_t others = other_devices(model, modules, hot);
+  return late || others > 0 ? plus(bytes, transferred(model, n, top_k, std::max<std::uint64_t>(others, 1), late)) : bytes;
 }
 
 }  // namespace ktc::placement

@@ -184,21 +184,26 @@ ExpertTime CostModel::expert_time(const StreamedLayer& layer, double rows) const
 
 Expected<double> CostModel::hot_expert_bytes(const HotExperts& hot) const { return impl_->expert_bytes(hot); }
 
-double CostModel::layer_us_per_token(const HotExperts& hot, double expert_bytes) const {
-  const std::size_t i = impl_->moe_index(hot.module);
+double CostModel::layer_us_per_token(std::uint32_t module, const std::vector<HotExperts>& hot, double expert_bytes) const {
+  const std::size_t i = impl_->moe_index(module);
   if (i == impl_->moe.size()) return 0;
   double sum = 0, steps = 0;
   for (const Step& step : impl_->steps) {
     if (!step.decode) continue;
     const MoeLayer& layer = impl_->moe[i];
-    const Load load = impl_->load_of(step, i, hot.ids);
-    const Load cold = impl_->load_without(step, i, {&hot});
+    std::vector<const HotExperts*> entries;
+    std::vector<HotLoad> loads;
+    for (const HotExperts& entry : hot) {
+      entries.push_back(&entry);
+      loads.push_back({&entry, expert_bytes, impl_->load_of(step, i, entry.ids)});
+    }
+    const Load cold = impl_->load_without(step, i, entries);
     // Twice the same layer: the second finds the late work of the first.
     const bool late = step.defer && i + 1 < impl_->moe.size();
     Timeline line;
-    impl_->add_moe(step, layer, cold, {{&hot, expert_bytes, load}}, late, &line);
+    impl_->add_moe(step, layer, cold, loads, late, &line);
     const double first = line.now;
-    if (step.defer) impl_->add_moe(step, layer, cold, {{&hot, expert_bytes, load}}, late, &line);
+    if (step.defer) impl_->add_moe(step, layer, cold, loads, late, &line);
     sum += (step.defer ? line.now - first : first) / step.rows;
     ++steps;
   }

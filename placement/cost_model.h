@@ -99,9 +99,9 @@ class CostModel {
   // Mean over the decode buckets of microseconds per token: what `auto` minimises.
   Expected<double> us_per_token(const std::vector<HotExperts>& hot) const;
 
-  // The same for one MoE layer alone (its module, its hot experts on one GPU), as if its neighbours were equal: without deferral
-  // us_per_token is a constant plus the sum of these. `expert_bytes`: of one hot expert.
-  double layer_us_per_token(const HotExperts& hot, double expert_bytes) const;
+  // The same for one MoE layer alone (`module`; `hot`: its experts on GPUs, one entry for each of these), as if its neighbours were
+  // equal: without deferral us_per_token is a constant plus the sum of these. `expert_bytes`: of one hot expert.
+  double layer_us_per_token(std::uint32_t module, const std::vector<HotExperts>& hot, double expert_bytes) const;
 
   // A step of prefill of `rows` tokens; `streamed`: all experts of the CPU pass through the GPU.
   Expected<StepCost> prefill(const std::vector<HotExperts>& hot, std::uint32_t rows, bool streamed) const;

@@ -121,7 +121,7 @@ std::uint64_t step_block_bytes(const ModelDesc& model, const Policy& policy) {
 std::uint64_t record_bytes(const ModelDesc& model, const std::vector<ModulePlacement>& modules,
                            const std::vector<HotExperts>& hot, const Policy& policy) {
   std::map<std::uint32_t, std::size_t> hot_of;
-  for (const HotExperts& one : hot) hot_of[one.module] = one.ids.size();
+  for (const HotExperts& one : hot) hot_of[one.module] += one.ids.size();
   std::uint64_t bytes = 0, top_k = 0;
   bool routed_on_gpu = false;
   for (std::uint32_t i = 0; i < model.modules.size(); ++i) {
@@ -191,8 +191,8 @@ Expected<std::vector<MemoryLine>> account(const ModelDesc& model, const std::vec
                                           const std::vector<HotExperts>& hot, const Policy& policy,
                                           const Target& target) {
   const bool update = policy.experts.update_every_tokens > 0;
-  std::map<std::uint32_t, const HotExperts*> hot_of;  // by module
-  for (const HotExperts& layer : hot) hot_of[layer.module] = &layer;
+  std::map<std::uint32_t, std::uint64_t> hot_of;  // by module, on all GPUs
+  for (const HotExperts& layer : hot) hot_of[layer.module] += layer.ids.size();
   std::vector<MemoryLine> lines;
   for (const std::string& device : devices_of(target)) {
     std::map<std::tuple<std::uint32_t, Format, std::uint32_t, bool>, bool> counted;  // slots that two modules share are packed once
@@ -208,7 +208,7 @@ Expected<std::vector<MemoryLine>> account(const ModelDesc& model, const std::vec
         total = plus(total, bytes);
       }
       if (const auto layer = hot_of.find(static_cast<std::uint32_t>(i)); layer != hot_of.end() && !update)
-        total -= total / experts_of(module) * layer->second->ids.size();
+        total -= total / experts_of(module) * layer->second;
       lines.push_back({device, "weights", module.name, total});
     }
     for (const HotExperts& layer : hot) {

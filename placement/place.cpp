@@ -216,20 +216,11 @@ void find_differences(const ModelDesc& model, const Policy& policy, Placement* p
 // The most hot experts that fit, where what the policy demands does not: between none and as many as it got.
 Status fit_hot_experts(const ModelDesc& model, const Policy& policy, const Target& target, Placement* placement) {
   std::size_t demanded = 0;
-  std::uint64_t largest = 1;
-  for (const HotExperts& layer : placement->hot) {
-    demanded += layer.ids.size();
-    const Module& module = model.modules[layer.module];
-    KTC_ASSIGN_OR_RETURN(const std::uint64_t bank, weight_bytes(model, module, {layer.weights, layer.group, layer.weights, true}));
-    largest = std::max(largest, bank / std::max(std::get<models::ExpertsDesc>(module.attributes).experts, 1u));
-  }
-  Policy smaller = policy;
-  smaller.experts.on_gpu.kind = ExpertBudget::Kind::bytes;
+  for (const HotExperts& layer : placement->hot) demanded += layer.ids.size();
   std::size_t fits = 0, too_many = demanded;
   Status why = check_budget(model, *placement, policy, target);
   auto attempt = [&](std::size_t count) -> Status {
-    smaller.experts.on_gpu.bytes = count * largest;
-    KTC_ASSIGN_OR_RETURN(placement->hot, choose_hot_experts(model, placement->modules, smaller, target, placement->counts));
+    KTC_ASSIGN_OR_RETURN(placement->hot, choose_hot_experts(model, placement->modules, policy, target, placement->counts, count));
     KTC_ASSIGN_OR_RETURN(placement->memory, account(model, placement->modules, placement->hot, policy, target));
     return check_budget(model, *placement, policy, target);
   };
@@ -272,12 +263,14 @@ Expected<Placement> place(const ModelDesc& model, const Policy& policy, const Ta
     if (!rows.ok()) return rows.status().with_context(to_string(policy.experts.statistics_position));
     placement.counts = std::move(*rows);
   }
-  KTC_ASSIGN_OR_RETURN(placement.hot, choose_hot_experts(model, placement.modules, policy, target, placement.counts));
+  Difference reduced;
+  KTC_ASSIGN_OR_RETURN(placement.hot, choose_hot_experts(model, placement.modules, policy, target, placement.counts, UINT64_MAX, &reduced));
   note_rounding(model, policy, &placement);
   note_embeddings(model, policy, &placement);
   KTC_RETURN_IF_ERROR(judge_sizes(model, policy, target, &placement));
   KTC_ASSIGN_OR_RETURN(placement.memory, account(model, placement.modules, placement.hot, policy, target));
-  find_differences(model, policy, &placement);
+  if (reduced.what.empty()) find_differences(model, policy, &placement);
+  else placement.differences.push_back(std::move(reduced));
   placement.differences.insert(placement.differences.begin(), policy.replaced.begin(), policy.replaced.end());
   if (!placement.differences.empty() && !policy.best_effort) {
     const Difference& first = placement.differences.front();

@@ -34,8 +34,8 @@ struct RuleUse {
   std::uint32_t decided = 0;  // of those, the ones that no earlier rule matched
 };
 
-// The routed experts of one layer that live on a GPU, by `experts:` of the policy. The others are on the module's
-// device.
+// The routed experts of one layer that live on one GPU, by `experts:` of the policy. Others may be on further GPUs, the rest on the
+// module's device.
 struct HotExperts {
   std::uint32_t module = 0;  // index in ModelDesc::modules, class RoutedExperts
   std::string device;
@@ -68,7 +68,7 @@ struct StreamChoice {
 struct Placement {
   std::vector<ModulePlacement> modules;  // parallel to ModelDesc::modules
   std::vector<RuleUse> rules;            // parallel to Policy::rules
-  std::vector<HotExperts> hot;           // layers without any are left out
+  std::vector<HotExperts> hot;           // by layer and GPU; layers without any are left out
   ExpertCounts counts;                   // of all MoE layers, as the strategy saw them; empty: none
   StreamChoice stream;
   std::string kv_device;                 // device of the first attention module

@@ -125,7 +125,7 @@ class Importer {
                              mlir::DenseI32ArrayAttr(), i64(model_.hidden), i64(experts.intermediate),
                              mlir::TypeAttr::get(typeOf(gateUp.type)), wholeSlot(gateUp), wholeSlot(down),
                              mlir::StringAttr(), mlir::StringAttr(), mlir::StringAttr(), mlir::IntegerAttr(),
-                             kt::HotAttr(), kt::ShareAttr(), mlir::StringAttr());
+                             mlir::ArrayAttr(), kt::ShareAttr(), mlir::StringAttr());
     return FlatSymbolRefAttr::get(&context_, module.name);
   }
 

@@ -40,7 +40,8 @@ class EntryGraphs {
   }
 
  private:
-  // The host takes part in a copy, so no chain goes across it.
+  // The host takes part in a copy from or to the CPU; one between GPUs is ordered by events between two chains. Either way no chain
+  // goes across it.
   void cut(kt::StepOpInterface step) {
     for (llvm::StringRef device : {step.operandDevice(), step.resultDevice()}) {
       if (!open_.erase(device)) continue;

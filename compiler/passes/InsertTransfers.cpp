@@ -41,14 +41,17 @@ class EntryTransfers {
   void bring(kt::StepOpInterface step) {
     llvm::StringRef to = step.operandDevice();
     if (submit(step, to)) return;
-    llvm::MapVector<llvm::StringRef, llvm::SmallVector<Value>> missing;  // by device
-    for (Value operand : step->getOperands()) {
-      llvm::StringRef from = deviceOf(operand);
-      if (from.empty() || from == to || moved_.contains({operand, to})) continue;
-      if (to != "cpu" && from == "cpu" && await(step, operand, to)) continue;
-      if (!llvm::is_contained(missing[from], operand)) missing[from].push_back(operand);
+    // what other GPUs give before what the CPU gives: a chain is cut in front of an await, not between it and its sum
+    for (bool fromCpu : {false, true}) {
+      llvm::MapVector<llvm::StringRef, llvm::SmallVector<Value>> missing;  // by device
+      for (Value operand : step->getOperands()) {
+        llvm::StringRef from = deviceOf(operand);
+        if (from.empty() || from == to || (from == "cpu") != fromCpu || moved_.contains({operand, to})) continue;
+        if (to != "cpu" && fromCpu && await(step, operand, to)) continue;
+        if (!llvm::is_contained(missing[from], operand)) missing[from].push_back(operand);
+      }
+      for (auto& [from, values] : missing) transfer(step, from, to, values);
     }
-    for (auto& [from, values] : missing) transfer(step, from, to, values);
     for (mlir::OpOperand& operand : step->getOpOperands()) {
       if (Value here = moved_.lookup({operand.get(), to})) operand.set(here);
     }

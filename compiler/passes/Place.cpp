@@ -6,6 +6,7 @@
 #include "compiler/passes/Remarks.h"
 #include "compiler/passes/Symbols.h"
 #include "dialects/kt/KtWalk.h"
+#include "llvm/ADT/MapVector.h"
 #include "placement/device_formats.h"
 #include "placement/streaming.h"
 #include "placement/for_target.h"
@@ -24,16 +25,6 @@ using placement::Target;
 
 // What a policy may ask for that no pass does, or that this model cannot have.
 Status checkServed(const models::ModelDesc& model, const Policy& policy, const placement::Placement& placement) {
-  for (std::size_t i = 0; i < model.modules.size(); ++i) {
-    const ModulePlacement& placed = placement.modules[i];
-    if (model.modules[i].cls != models::ModuleClass::Attention || placed.device == placement.kv_device) continue;
-    return make_error(StatusCode::unsupported,
-                      {.place = placement::to_string(policy.rules[static_cast<std::size_t>(placed.rule)].place.device_position),
-                       .what = "attention on two devices: '" + model.modules[i].name + "'",
-                       .found = placed.device,
-                       .expected = placement.kv_device + ", as the layers before it",
-                       .remedy = "this version keeps one KV cache, on one device"});
-  }
   for (const models::Module& module : model.modules) {
     const auto* router = std::get_if<models::RouterDesc>(&module.attributes);
     if (!router || policy.defer.max_per_token <= router->top_k) continue;
@@ -101,10 +92,7 @@ class Placer {
                                                       placement::to_string(defer.position)));
     }
     if (const placement::StreamChoice& stream = placement_.stream; stream.from != 0 || !stream.points.empty()) writeStream(stream);
-    for (auto cache : module_.getOps<kt::CacheOp>()) {
-      cache.setDevice(placement_.kv_device);
-      cache.setFormat(to_string(policy_.kv_cache.dtype));
-    }
+    for (auto cache : llvm::make_early_inc_range(module_.getOps<kt::CacheOp>())) placeCache(cache);
     return {};
   }
 
@@ -127,6 +115,55 @@ class Placer {
     });
   }
 
+  // Each device has the layers of its attention, in a cache of its own; all have the pages of one table.
+  void placeCache(kt::CacheOp cache) {
+    struct Part {
+      kt::CacheOp cache;
+      std::map<int64_t, int64_t> layers;  // old to new
+    };
+    llvm::MapVector<llvm::StringRef, Part> parts;  // by device, in the order of the layers
+    const auto forEachUse = [&](auto visit) {
+      forEachStep(module_, [&](kt::StepOpInterface step) {
+        const auto use = [&](auto attention) {
+          if (attention && attention.getCache() == cache.getSymName()) visit(attention);
+        };
+        use(llvm::dyn_cast<kt::GqaOp>(step.getOperation()));
+        use(llvm::dyn_cast<kt::MlaOp>(step.getOperation()));
+      });
+    };
+    forEachUse([&](auto attention) { parts[attention.getPlaceAttr().getDevice()].layers[attention.getCacheLayer()] = 0; });
+    mlir::Operation* behind = cache;
+    for (auto& [device, part] : parts) {
+      int64_t layers = 0;
+      for (auto& [before, now] : part.layers) now = layers++;
+      part.cache = cache;
+      if (&part != &parts.front().second) {
+        part.cache = llvm::cast<kt::CacheOp>(cache->clone());
+        part.cache.setSymName((cache.getSymName() + "-" + device).str());
+        symbols_.insert(part.cache, std::next(behind->getIterator()));
+        behind = part.cache;
+      }
+    }
+    mlir::Builder builder(module_.getContext());
+    llvm::SmallVector<std::pair<mlir::Operation*, std::pair<mlir::StringAttr, int64_t>>> moved;
+    forEachUse([&](auto attention) {
+      Part& part = parts[attention.getPlaceAttr().getDevice()];
+      moved.push_back({attention, {part.cache.getSymNameAttr(), part.layers[attention.getCacheLayer()]}});
+    });
+    for (auto& [op, to] : moved) {
+      op->setAttr("cache", mlir::FlatSymbolRefAttr::get(to.first));
+      op->setAttr("cache_layer", builder.getI64IntegerAttr(to.second));
+    }
+    for (auto& [device, part] : parts) {
+      part.cache.setLayers(static_cast<int64_t>(part.layers.size()));
+      part.cache.setDevice(device);
+      part.cache.setFormat(to_string(policy_.kv_cache.dtype));
+    }
+    if (!parts.empty()) return;
+    cache.setDevice(placement_.kv_device);  // nothing uses it
+    cache.setFormat(to_string(policy_.kv_cache.dtype));
+  }
+
   // What kt-split-experts will do, written on the banks of the layer's experts.
   void markHot(const placement::HotExperts& hot) {
     llvm::SmallVector<int32_t> ids(hot.ids.begin(), hot.ids.end());
@@ -137,7 +174,11 @@ class Placer {
     forEachStep(module_, [&](kt::StepOpInterface step) {
       auto experts = llvm::dyn_cast<kt::ExpertsOp>(step.getOperation());
       if (!experts || step.getModule().getName() != model_.modules[hot.module].name) return;
-      symbols_.lookup<kt::ExpertBankOp>(experts.getBank()).setHotAttr(attr);
+      auto bank = symbols_.lookup<kt::ExpertBankOp>(experts.getBank());
+      llvm::SmallVector<mlir::Attribute> all;  // by device; entries share the bank
+      if (bank.getHotAttr()) all.append(bank.getHotAttr().begin(), bank.getHotAttr().end());
+      if (!llvm::is_contained(all, attr)) all.push_back(attr);
+      bank.setHotAttr(builder.getArrayAttr(all));
     });
   }
 

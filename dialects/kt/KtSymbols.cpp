@@ -112,6 +112,29 @@ llvm::StringRef ExpertBankOp::getDownPacking() {
   return packing == "panel_paired" ? "panel" : packing;
 }
 
+// Each device once, no expert on two of them.
+static mlir::LogicalResult checkHot(ExpertBankOp bank) {
+  if (!bank.getHotAttr()) return mlir::success();
+  if (bank.getHotAttr().empty()) return bank.emitOpError("hot: found no devices, expected one or more");
+  llvm::SmallDenseMap<int32_t, llvm::StringRef> owner;
+  llvm::SmallVector<llvm::StringRef> devices;
+  for (auto hot : bank.getHotAttr().getAsRange<HotAttr>()) {
+    if (mlir::failed(checkAscending(bank, "hot", hot.getExperts(), bank.getExperts()))) return mlir::failure();
+    if (hot.getExperts().empty()) return bank.emitOpError("hot: found no experts, expected one or more");
+    if (llvm::is_contained(devices, hot.getDevice())) {
+      return bank.emitOpError() << "hot: found \"" << hot.getDevice() << "\" twice, expected each device once";
+    }
+    devices.push_back(hot.getDevice());
+    for (int32_t expert : hot.getExperts().asArrayRef()) {
+      auto [other, fresh] = owner.try_emplace(expert, hot.getDevice());
+      if (fresh) continue;
+      return bank.emitOpError() << "hot: expert " << expert << " is on \"" << other->second << "\" and on \"" << hot.getDevice()
+                                << "\"; expected one of them";
+    }
+  }
+  return mlir::success();
+}
+
 mlir::LogicalResult ExpertBankOp::verify() {
   int64_t experts = getExperts(), hidden = getHidden(), intermediate = getIntermediate();
   if (mlir::failed(checkExtents(*this, {experts, hidden, intermediate})) || mlir::failed(checkPlaced(*this))) {
@@ -124,10 +147,7 @@ mlir::LogicalResult ExpertBankOp::verify() {
     if (getHotAttr()) return emitOpError("has ids and hot experts; expected the hot ones of a whole layer");
     if (mlir::failed(checkAscending(*this, "ids", ids, int64_t{1} << 31))) return mlir::failure();
   }
-  if (getHotAttr()) {
-    if (mlir::failed(checkAscending(*this, "hot", getHotAttr().getExperts(), experts))) return mlir::failure();
-    if (getHotAttr().getExperts().empty()) return emitOpError("hot: found no experts, expected one or more");
-  }
+  if (mlir::failed(checkHot(*this))) return mlir::failure();
   // a piece is applied to every expert's matrix, so one matrix stands for all
   for (mlir::ArrayAttr recipe : {getGateUp(), getDown()}) {
     for (auto piece : recipe.getAsRange<PieceAttr>()) {

@@ -53,8 +53,8 @@ def Kt_ExpertBankOp : Kt_SymbolOp<"expert_bank"> {
     Two matrix stacks: `gate_up` [experts, 2 * intermediate, hidden], gate rows first, and `down` [experts, hidden,
     intermediate]. Their recipes name slots with one matrix per expert; a piece is applied to every matrix. `packing` is that
     of gate_up; down is packed `panel` where gate_up is `panel_paired`. `group` as in kt.weight.
-    With `ids`, ascending, the bank holds these matrices of the slots only. `hot` says which of its experts belong on a GPU;
-    `kt-split-experts` makes them a bank of their own.
+    With `ids`, ascending, the bank holds these matrices of the slots only. `hot` says which of its experts belong on GPUs, one
+    attribute for each of them; `kt-split-experts` makes each a bank of its own.
 
     Example:
     ```mlir
@@ -71,7 +71,7 @@ def Kt_ExpertBankOp : Kt_SymbolOp<"expert_bank"> {
   let arguments = (ins SymbolNameAttr:$sym_name, Kt_PositiveI64:$experts, OptionalAttr<DenseI32ArrayAttr>:$ids,
                        Kt_PositiveI64:$hidden, Kt_PositiveI64:$intermediate, Kt_CheckpointType:$source, Kt_RecipeAttr:$gate_up, Kt_RecipeAttr:$down,
                        OptionalAttr<StrAttr>:$device, OptionalAttr<StrAttr>:$format, OptionalAttr<StrAttr>:$packing,
-                       OptionalAttr<Kt_PositiveI64>:$group, OptionalAttr<Kt_HotAttr>:$hot, OptionalAttr<Kt_ShareAttr>:$share,
+                       OptionalAttr<Kt_PositiveI64>:$group, OptionalAttr<Kt_HotListAttr>:$hot, OptionalAttr<Kt_ShareAttr>:$share,
                        OptionalAttr<StrAttr>:$sym_visibility);
   let assemblyFormat = [{
     $sym_name `experts` $experts (`ids` $ids^)? `hidden` $hidden `intermediate` $intermediate $source `gate_up` $gate_up `down` $down

@@ -54,11 +54,11 @@ module attributes {
   // CHECK: kt.expert_bank @cold experts 3 ids [0, 2, 3] hidden 8 intermediate 6 bf16 gate_up
   kt.expert_bank @cold experts 3 ids [0, 2, 3] hidden 8 intermediate 6 bf16
       gate_up [#kt.piece<slot = "experts.gate_up", rows = 12>] down [#kt.piece<slot = "experts.down", rows = 8>]
-  // CHECK: kt.expert_bank @warm {{.*}} packed "panel" group 64 hot <device = "cuda:0", weights = "int4", activations = "bf16", group = 128, experts = [1, 3], line = "p.yaml:7:11">
+  // CHECK: kt.expert_bank @warm {{.*}} packed "panel" group 64 hot [#kt.hot<device = "cuda:0", weights = "int4", activations = "bf16", group = 128, experts = [1, 3], line = "p.yaml:7:11">]
   kt.expert_bank @warm experts 4 hidden 8 intermediate 6 bf16
       gate_up [#kt.piece<slot = "experts.gate_up", rows = 12>] down [#kt.piece<slot = "experts.down", rows = 8>]
       on "cpu" as "int4" packed "panel" group 64
-      hot <device = "cuda:0", weights = "int4", activations = "bf16", group = 128, experts = [1, 3], line = "p.yaml:7:11">
+      hot [#kt.hot<device = "cuda:0", weights = "int4", activations = "bf16", group = 128, experts = [1, 3], line = "p.yaml:7:11">]
   // CHECK: kt.table @kv.pages pages [2, 16]
   kt.table @kv.pages pages [2, 16]
   // CHECK: kt.cache @kv paged parts [#kt.part<"k" heads = 1, width = 4>, #kt.part<"v" heads = 1, width = 4>] layers 2 page 4 tokens 64 sequences 2 pages @kv.pages on "cpu" as "f32"

@@ -172,17 +172,27 @@ kt.expert_bank @b experts 2 ids [3, 1] hidden 8 intermediate 6 bf16 gate_up [#kt
 // -----
 
 // expected-error@+1 {{'kt.expert_bank' op hot: found expert 4, expected ascending ids below 4}}
-kt.expert_bank @b experts 4 hidden 8 intermediate 6 bf16 gate_up [#kt.piece<slot = "gu", rows = 12>] down [#kt.piece<slot = "d", rows = 8>] hot <device = "cuda:0", weights = "bf16", activations = "bf16", experts = [4], line = "">
+kt.expert_bank @b experts 4 hidden 8 intermediate 6 bf16 gate_up [#kt.piece<slot = "gu", rows = 12>] down [#kt.piece<slot = "d", rows = 8>] hot [#kt.hot<device = "cuda:0", weights = "bf16", activations = "bf16", experts = [4], line = "">]
 
 // -----
 
 // expected-error@+1 {{'kt.expert_bank' op hot: found no experts, expected one or more}}
-kt.expert_bank @b experts 4 hidden 8 intermediate 6 bf16 gate_up [#kt.piece<slot = "gu", rows = 12>] down [#kt.piece<slot = "d", rows = 8>] hot <device = "cuda:0", weights = "bf16", activations = "bf16", experts = [], line = "">
+kt.expert_bank @b experts 4 hidden 8 intermediate 6 bf16 gate_up [#kt.piece<slot = "gu", rows = 12>] down [#kt.piece<slot = "d", rows = 8>] hot [#kt.hot<device = "cuda:0", weights = "bf16", activations = "bf16", experts = [], line = "">]
+
+// -----
+
+// expected-error@+1 {{'kt.expert_bank' op hot: found "cuda:0" twice, expected each device once}}
+kt.expert_bank @b experts 4 hidden 8 intermediate 6 bf16 gate_up [#kt.piece<slot = "gu", rows = 12>] down [#kt.piece<slot = "d", rows = 8>] hot [#kt.hot<device = "cuda:0", weights = "bf16", activations = "bf16", experts = [1], line = "">, #kt.hot<device = "cuda:0", weights = "bf16", activations = "bf16", experts = [2], line = "">]
+
+// -----
+
+// expected-error@+1 {{'kt.expert_bank' op hot: expert 2 is on "cuda:0" and on "cuda:1"; expected one of them}}
+kt.expert_bank @b experts 4 hidden 8 intermediate 6 bf16 gate_up [#kt.piece<slot = "gu", rows = 12>] down [#kt.piece<slot = "d", rows = 8>] hot [#kt.hot<device = "cuda:0", weights = "bf16", activations = "bf16", experts = [1, 2], line = "">, #kt.hot<device = "cuda:1", weights = "bf16", activations = "bf16", experts = [2], line = "">]
 
 // -----
 
 // expected-error@+1 {{'kt.expert_bank' op has ids and hot experts; expected the hot ones of a whole layer}}
-kt.expert_bank @b experts 2 ids [1, 3] hidden 8 intermediate 6 bf16 gate_up [#kt.piece<slot = "gu", rows = 12>] down [#kt.piece<slot = "d", rows = 8>] hot <device = "cuda:0", weights = "bf16", activations = "bf16", experts = [1], line = "">
+kt.expert_bank @b experts 2 ids [1, 3] hidden 8 intermediate 6 bf16 gate_up [#kt.piece<slot = "gu", rows = 12>] down [#kt.piece<slot = "d", rows = 8>] hot [#kt.hot<device = "cuda:0", weights = "bf16", activations = "bf16", experts = [1], line = "">]
 
 // -----
 

@@ -70,7 +70,7 @@
 // UPDATE: error: updates.yaml:9:3: experts that move at run time need one format, but those of 'l0.experts' have two: found int8, group row on cuda:0, expected bf16 as on cpu; give experts.gpu the weights and group of the rule, or remove update
 // MOVES: kt.update = 256 : i64
 // Hot experts are noted on their bank, and the sum of a layer stays with the residual.
-// HOT: kt.expert_bank @l0.experts experts 4 {{.*}} on "cpu" as "bf16" packed "panel" hot <device = "cuda:0", weights = "bf16", activations = "bf16", experts = [0], line = "hybrid.yaml:9:11">
+// HOT: kt.expert_bank @l0.experts experts 4 {{.*}} on "cpu" as "bf16" packed "panel" hot [#kt.hot<device = "cuda:0", weights = "bf16", activations = "bf16", experts = [0], line = "hybrid.yaml:9:11">]
 // HOT: kt.cache @kv {{.*}} on "cuda:0" as "bf16"
 // HOT: kt.experts {{.*}} {place = #kt.place<"cpu", weights = "bf16", activations = "bf16">}
 // HOT: kt.add {{.*}} of <RoutedExperts "l0.experts" layer 0> {place = #kt.place<"cuda:0", weights = "bf16", activations = "bf16">}

@@ -15,7 +15,7 @@
 module @moving attributes {kt.update = 256 : i64} {
   kt.weight @embed [1, 16, 8] bf16 from [#kt.piece<slot = "embed", rows = 16>] on "cuda:0" as "bf16" packed "row_major"
   kt.weight @r [1, 4, 8] bf16 from [#kt.piece<slot = "r", rows = 4>] on "cuda:0" as "bf16" packed "row_major"
-  kt.expert_bank @b experts 4 hidden 8 intermediate 6 bf16 gate_up [#kt.piece<slot = "gu", rows = 12>] down [#kt.piece<slot = "d", rows = 8>] on "cpu" as "bf16" packed "row_major" hot <device = "cuda:0", weights = "bf16", activations = "bf16", experts = [1, 3], line = "p.yaml:7:11">
+  kt.expert_bank @b experts 4 hidden 8 intermediate 6 bf16 gate_up [#kt.piece<slot = "gu", rows = 12>] down [#kt.piece<slot = "d", rows = 8>] on "cpu" as "bf16" packed "row_major" hot [#kt.hot<device = "cuda:0", weights = "bf16", activations = "bf16", experts = [1, 3], line = "p.yaml:7:11">]
   kt.entry @m generic {
   ^bb0(%ids: !i, %pos: !i):
     %h = kt.embed %ids @embed of <Embedding "e"> {place = #gpu} : !i -> !h

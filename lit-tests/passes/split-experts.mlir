@@ -29,7 +29,7 @@
 module @some {
   kt.weight @embed [1, 16, 8] bf16 from [#kt.piece<slot = "embed", rows = 16>] on "cuda:0" as "bf16" packed "row_major"
   kt.weight @r [1, 4, 8] bf16 from [#kt.piece<slot = "r", rows = 4>] on "cuda:0" as "bf16" packed "row_major"
-  kt.expert_bank @b experts 4 hidden 8 intermediate 6 bf16 gate_up [#kt.piece<slot = "gu", rows = 12>] down [#kt.piece<slot = "d", rows = 8>] on "cpu" as "bf16" packed "row_major" hot <device = "cuda:0", weights = "int8", activations = "bf16", experts = [1], line = "p.yaml:7:11">
+  kt.expert_bank @b experts 4 hidden 8 intermediate 6 bf16 gate_up [#kt.piece<slot = "gu", rows = 12>] down [#kt.piece<slot = "d", rows = 8>] on "cpu" as "bf16" packed "row_major" hot [#kt.hot<device = "cuda:0", weights = "int8", activations = "bf16", experts = [1], line = "p.yaml:7:11">]
   kt.entry @m generic {
   ^bb0(%ids: !i, %pos: !i):
     %h = kt.embed %ids @embed of <Embedding "e"> {place = #gpu} : !i -> !h
@@ -61,8 +61,8 @@ module @some {
 module @all {
   kt.weight @embed [1, 16, 8] bf16 from [#kt.piece<slot = "embed", rows = 16>] on "cuda:0" as "bf16" packed "row_major"
   kt.weight @r [1, 2, 8] bf16 from [#kt.piece<slot = "r", rows = 2>] on "cuda:0" as "bf16" packed "row_major"
-  kt.expert_bank @b experts 2 hidden 8 intermediate 6 bf16 gate_up [#kt.piece<slot = "gu", rows = 12>] down [#kt.piece<slot = "d", rows = 8>] on "cpu" as "bf16" packed "row_major" hot <device = "cuda:0", weights = "bf16", activations = "bf16", experts = [0, 1], line = "p.yaml:7:11">
-  kt.expert_bank @c experts 2 hidden 8 intermediate 6 bf16 gate_up [#kt.piece<slot = "gu2", rows = 12>] down [#kt.piece<slot = "d2", rows = 8>] on "cpu" as "bf16" packed "row_major" hot <device = "cuda:0", weights = "bf16", activations = "bf16", experts = [1], line = "p.yaml:7:11">
+  kt.expert_bank @b experts 2 hidden 8 intermediate 6 bf16 gate_up [#kt.piece<slot = "gu", rows = 12>] down [#kt.piece<slot = "d", rows = 8>] on "cpu" as "bf16" packed "row_major" hot [#kt.hot<device = "cuda:0", weights = "bf16", activations = "bf16", experts = [0, 1], line = "p.yaml:7:11">]
+  kt.expert_bank @c experts 2 hidden 8 intermediate 6 bf16 gate_up [#kt.piece<slot = "gu2", rows = 12>] down [#kt.piece<slot = "d2", rows = 8>] on "cpu" as "bf16" packed "row_major" hot [#kt.hot<device = "cuda:0", weights = "bf16", activations = "bf16", experts = [1], line = "p.yaml:7:11">]
   kt.entry @m generic {
   ^bb0(%ids: !i, %pos: !i):
     %h = kt.embed %ids @embed of <Embedding "e"> {place = #gpu} : !i -> !h
@@ -71,6 +71,35 @@ module @all {
     %z = kt.experts swiglu %h, %e, %w @c of <RoutedExperts "x" layer 0> {place = #cpu} : !h, !e, !w
     %f, %v = kt.route softmax_topk %z @r of <Router "r" layer 0> {experts = 2 : i64, top_k = 1 : i64, normalise = true, scale = 1.0 : f32, groups = 1 : i64, topk_groups = 1 : i64, place = #gpu} : !h -> !e, !w
     %s = kt.add %h, %y of <RoutedExperts "x" layer 0> {place = #gpu} : !h, !h -> !h
+    kt.return %ids : !i
+  }
+}
+
+// -----
+
+// All of them, on two GPUs: the bank keeps those of the first.
+// CHECK-LABEL: module @divided
+// CHECK: kt.expert_bank @b experts 3 ids [0, 2, 3] {{.*}} on "cuda:1" as "bf16"
+// CHECK: kt.expert_bank @"b.hot-cuda:0" experts 1 ids [1] {{.*}} on "cuda:0" as "int8" packed "gpu_rows"
+// CHECK: %[[C:.*]] = kt.experts swiglu {{.*}} @b slots [0, -1, 1, 2] of {{.*}} {place = #kt.place<"cuda:1", weights = "bf16", activations = "bf16">}
+// CHECK: %[[G:.*]] = kt.experts swiglu {{.*}} @"b.hot-cuda:0" slots [-1, 0, -1, -1] of {{.*}} {place = #kt.place<"cuda:0", weights = "int8", activations = "bf16">}
+// CHECK: kt.add %{{.*}}, %[[C]], %[[G]] of
+#gpu = #kt.place<"cuda:1", weights = "bf16", activations = "bf16">
+#cpu = #kt.place<"cpu", weights = "bf16", activations = "f32">
+!i = tensor<?x1xi32, #kt.dim<tokens>>
+!h = tensor<?x8xf32, #kt.dim<tokens>>
+!e = tensor<?x2xi32, #kt.dim<tokens>>
+!w = tensor<?x2xf32, #kt.dim<tokens>>
+module @divided {
+  kt.weight @embed [1, 16, 8] bf16 from [#kt.piece<slot = "embed", rows = 16>] on "cuda:1" as "bf16" packed "row_major"
+  kt.weight @r [1, 4, 8] bf16 from [#kt.piece<slot = "r", rows = 4>] on "cuda:1" as "bf16" packed "row_major"
+  kt.expert_bank @b experts 4 hidden 8 intermediate 6 bf16 gate_up [#kt.piece<slot = "gu", rows = 12>] down [#kt.piece<slot = "d", rows = 8>] on "cpu" as "bf16" packed "row_major" hot [#kt.hot<device = "cuda:1", weights = "bf16", activations = "bf16", experts = [0, 2, 3], line = "p.yaml:7:11">, #kt.hot<device = "cuda:0", weights = "int8", activations = "bf16", experts = [1], line = "p.yaml:7:11">]
+  kt.entry @m generic {
+  ^bb0(%ids: !i, %pos: !i):
+    %h = kt.embed %ids @embed of <Embedding "e"> {place = #gpu} : !i -> !h
+    %e, %w = kt.route softmax_topk %h @r of <Router "r" layer 0> {experts = 4 : i64, top_k = 2 : i64, normalise = true, scale = 1.0 : f32, groups = 1 : i64, topk_groups = 1 : i64, place = #gpu} : !h -> !e, !w
+    %z = kt.experts swiglu %h, %e, %w @b of <RoutedExperts "x" layer 0> {place = #cpu} : !h, !e, !w
+    %s = kt.add %h, %z of <RoutedExperts "x" layer 0> {place = #gpu} : !h, !h -> !h
     kt.return %ids : !i
   }
 }

@@ -97,7 +97,7 @@ kt.entry @e sample bounds <tokens = 1, rows = 1, sequences = 1> {
 // -----
 
 // expected-error@+1 {{'kt.expert_bank' op has hot experts that are nowhere yet; run kt-split-experts}}
-kt.expert_bank @b experts 4 hidden 8 intermediate 6 bf16 gate_up [#kt.piece<slot = "gu", rows = 12>] down [#kt.piece<slot = "d", rows = 8>] on "cpu" as "bf16" packed "row_major" hot <device = "cuda:0", weights = "bf16", activations = "bf16", experts = [1], line = "">
+kt.expert_bank @b experts 4 hidden 8 intermediate 6 bf16 gate_up [#kt.piece<slot = "gu", rows = 12>] down [#kt.piece<slot = "d", rows = 8>] on "cpu" as "bf16" packed "row_major" hot [#kt.hot<device = "cuda:0", weights = "bf16", activations = "bf16", experts = [1], line = "">]
 
 // -----
 

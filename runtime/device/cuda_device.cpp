@@ -100,6 +100,7 @@ class CudaDevice final : public Device {
     KTC_RETURN_IF_ERROR(state_.check(cudaGetDeviceProperties(&properties, ordinal), "asking for properties"));
     state_.place = fmt::format("cuda:{} ({})", ordinal, properties.name);
     info_.name = properties.name;
+    info_.ordinal = ordinal;
     info_.sm = properties.major * 10 + properties.minor;
     info_.cache = static_cast<std::uint64_t>(properties.l2CacheSize);
     mappable_ = properties.canMapHostMemory != 0;
@@ -185,6 +186,15 @@ class CudaDevice final : public Device {
     auto event = std::make_unique<CudaEvent>();
     KTC_RETURN_IF_ERROR(state_.check(cudaEventCreateWithFlags(&event->event, cudaEventDisableTiming), "creating an event"));
     return std::unique_ptr<Event>(std::move(event));
+  }
+  Status reach(Device& peer) override {
+    KTC_RETURN_IF_ERROR(state_.select());
+    int can = 0;
+    const int other = peer.info().ordinal;
+    if (other < 0 || other == state_.ordinal || cudaDeviceCanAccessPeer(&can, state_.ordinal, other) != cudaSuccess || can == 0 ||
+        cudaDeviceEnablePeerAccess(other, 0) != cudaSuccess)
+      (void)cudaGetLastError();  // enabled before, or never: either way copies arrive
+    return {};
   }
   std::uint64_t allocated() const override { return allocated_; }
   Expected<std::uint64_t> free_bytes() override {

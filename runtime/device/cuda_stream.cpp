@@ -103,6 +103,11 @@ Status CudaStream::copy_on_device(std::byte* to, const std::byte* from, std::uin
   KTC_RETURN_IF_ERROR(state_.select());
   return done(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_), "a copy on the device");
 }
+Status CudaStream::copy_from_peer(Device& peer, std::byte* to, const std::byte* from, std::uint64_t bytes) {
+  KTC_RETURN_IF_ERROR(not_in_capture("a copy between devices"));
+  KTC_RETURN_IF_ERROR(state_.select());
+  return done(cudaMemcpyPeerAsync(to, state_.ordinal, from, peer.info().ordinal, bytes, stream_), "a copy between devices");
+}
 Status CudaStream::fill(std::byte* to, int value, std::uint64_t bytes) {
   KTC_RETURN_IF_ERROR(state_.select());
   return done(cudaMemsetAsync(to, value, bytes, stream_), "a fill");

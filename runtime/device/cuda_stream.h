@@ -29,6 +29,7 @@ class CudaStream final : public Stream {
   Status copy_to_device(std::byte* to, const std::byte* from, std::uint64_t bytes) override;
   Status copy_to_host(std::byte* to, const std::byte* from, std::uint64_t bytes) override;
   Status copy_on_device(std::byte* to, const std::byte* from, std::uint64_t bytes) override;
+  Status copy_from_peer(Device& peer, std::byte* to, const std::byte* from, std::uint64_t bytes) override;
   Status fill(std::byte* to, int value, std::uint64_t bytes) override;
   Status host_call(void (*fn)(void*), void* context) override;
   Status record(Event& event) override;

@@ -26,6 +26,7 @@ struct DeviceInfo {
   std::uint64_t free = 0;        // bytes, at open
   std::uint64_t cache = 0;       // bytes, the one that all SMs share; 0: emulated
   bool emulated = false;
+  int ordinal = -1;              // N of cuda:N; emulated: -1
 };
 
 // Device memory, 256-byte aligned, zeroed. Move-only; freed with its device still open. Empty after a move.
@@ -77,6 +78,8 @@ class Event {
   virtual ~Event() = default;
 };
 
+class Device;
+
 // Work in order. Calls return before the work is done, except wait().
 class Stream {
  public:
@@ -95,13 +98,16 @@ class Stream {
   virtual Status copy_to_device(std::byte* to, const std::byte* from, std::uint64_t bytes) = 0;
   virtual Status copy_to_host(std::byte* to, const std::byte* from, std::uint64_t bytes) = 0;
   virtual Status copy_on_device(std::byte* to, const std::byte* from, std::uint64_t bytes) = 0;
+  // From memory of `peer`, another device of this kind, to this stream's device. Ordered against the peer's work by events alone.
+  // Refused in a capture.
+  virtual Status copy_from_peer(Device& peer, std::byte* to, const std::byte* from, std::uint64_t bytes) = 0;
   virtual Status fill(std::byte* to, int value, std::uint64_t bytes) = 0;
 
   // fn(context) on a host thread when the stream gets there: the slow hand-off. fn must not use the device.
   virtual Status host_call(void (*fn)(void*), void* context) = 0;
 
-  virtual Status record(Event& event) = 0;
-  virtual Status wait_for(const Event& event) = 0;  // work after this waits for what was before record()
+  virtual Status record(Event& event) = 0;          // of this stream's device
+  virtual Status wait_for(const Event& event) = 0;  // work after this waits for what was before record(); also of another device
   virtual Status wait() = 0;                        // blocks the caller; the first error of the stream's work
   virtual Expected<bool> idle() = 0;                // never blocks
   virtual Expected<bool> reached(const Event& event) = 0;  // what was before its last record() is done; never blocks
@@ -134,6 +140,9 @@ class Device {
   virtual Stream& copies() = 0;                     // of weights
   virtual Stream& values() { return copies(); }     // of values: they do not wait behind weights
   virtual Expected<std::unique_ptr<Event>> create_event() = 0;
+  // Copies from `peer` go straight from card to card from now on, where the system permits that; elsewhere the driver takes them through
+  // host memory, with the same result. Errors: a lost device.
+  virtual Status reach([[maybe_unused]] Device& peer) { return {}; }
   virtual std::uint64_t allocated() const = 0;   // bytes of Blocks alive
   // Free bytes as the driver sees them now; emulated: limit minus allocated().
   virtual Expected<std::uint64_t> free_bytes() = 0;

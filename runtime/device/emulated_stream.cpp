@@ -120,6 +120,17 @@ Status EmulatedStream::copy_on_device(std::byte* to, const std::byte* from, std:
   KTC_RETURN_IF_ERROR(check_range("a copy on the device", from, bytes));
   return add([=] { return std::memmove(to, from, bytes), 0; });
 }
+Status EmulatedStream::copy_from_peer(Device& peer, std::byte* to, const std::byte* from, std::uint64_t bytes) {
+  KTC_RETURN_IF_ERROR(not_in_capture("a copy between devices"));
+  KTC_RETURN_IF_ERROR(check_range("a copy between devices", to, bytes));
+  auto* other = dynamic_cast<EmulatedStream*>(&peer.compute());
+  if (other == nullptr || other->state_ == state_)
+    return refuse(make_error(StatusCode::invalid_argument, {.place = fmt::format("emulated device, stream {}", name_),
+                                                            .what = "a copy between devices",
+                                                            .expected = "from another emulated device"}));
+  KTC_RETURN_IF_ERROR(other->check_range("a copy between devices", from, bytes));
+  return add([=] { return std::memcpy(to, from, bytes), 0; });
+}
 Status EmulatedStream::fill(std::byte* to, int value, std::uint64_t bytes) {
   KTC_RETURN_IF_ERROR(check_range("a fill", to, bytes));
   return add([=] { return std::memset(to, value, bytes), 0; });
@@ -135,6 +146,7 @@ Status EmulatedStream::record(Event& event) {
   {
     std::lock_guard lock(state->mutex);
     count = ++state->recorded;
+    state->device = state_;
   }
   return add([state = std::move(state), count] {
     std::lock_guard lock(state->mutex);
@@ -159,6 +171,10 @@ Status EmulatedStream::wait_for(const Event& event) {
     }
     const auto over = [&] {
       if (state->reached >= count || state_->lost.load(std::memory_order_relaxed)) return true;
+      if (state->device != nullptr && state->device->lost.load(std::memory_order_relaxed)) {
+        state_->lost = true;  // what this device was to wait for never comes
+        return true;
+      }
       std::lock_guard lock(mutex_);
       return stop_;
     };

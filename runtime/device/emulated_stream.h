@@ -34,6 +34,7 @@ struct EmulatedEvent final : Event {
     std::mutex mutex;
     std::condition_variable changed;
     std::uint64_t recorded = 0, reached = 0;  // counts of record()
+    std::shared_ptr<EmulatedState> device;    // of the last record(): lost, it reaches nothing more
   };
   std::shared_ptr<State> state = std::make_shared<State>();
 };
@@ -53,6 +54,7 @@ class EmulatedStream final : public Stream {
   Status copy_to_device(std::byte* to, const std::byte* from, std::uint64_t bytes) override;
   Status copy_to_host(std::byte* to, const std::byte* from, std::uint64_t bytes) override;
   Status copy_on_device(std::byte* to, const std::byte* from, std::uint64_t bytes) override;
+  Status copy_from_peer(Device& peer, std::byte* to, const std::byte* from, std::uint64_t bytes) override;
   Status fill(std::byte* to, int value, std::uint64_t bytes) override;
   Status host_call(void (*fn)(void*), void* context) override;
   Status record(Event& event) override;

@@ -207,6 +207,7 @@ class Listener final : public device::Device {
     Status copy_to_device(std::byte*, const std::byte*, std::uint64_t bytes) override { return say("copy " + std::to_string(bytes)); }
     Status copy_to_host(std::byte*, const std::byte*, std::uint64_t) override { return say("?"); }
     Status copy_on_device(std::byte*, const std::byte*, std::uint64_t) override { return say("?"); }
+    Status copy_from_peer(device::Device&, std::byte*, const std::byte*, std::uint64_t) override { return say("?"); }
     Status fill(std::byte*, int, std::uint64_t) override { return say("?"); }
     Status host_call(void (*)(void*), void*) override { return say("?"); }
     Status record(device::Event& event) override { return say("record " + std::to_string(static_cast<Event&>(event).number)); }

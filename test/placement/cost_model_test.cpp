@@ -344,7 +344,7 @@ TEST(CostModelTest, WithoutDeferralLayersAddUp) {
   ASSERT_TRUE(model.ok());
   auto layers = [&](const std::vector<HotExperts>& hot) {
     double sum = 0;
-    for (const HotExperts& layer : hot) sum += model->layer_us_per_token(layer, *model->hot_expert_bytes(layer));
+    for (const HotExperts& layer : hot) sum += model->layer_us_per_token(layer.module, {layer}, *model->hot_expert_bytes(layer));
     return sum;
   };
   const std::vector<HotExperts> three = plan.hot, five = plan.with_hot(5).hot;

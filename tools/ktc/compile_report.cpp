@@ -67,22 +67,28 @@ std::string requested(const placement::ExpertsPolicy& experts) {
   const placement::ExpertBudget& budget = experts.on_gpu;
   std::string amount = budget.kind == Kind::share       ? fmt::format("{:g} %", budget.share * 100)
                        : budget.kind == Kind::per_layer ? fmt::format("{} in every layer", budget.count)
-                                                        : fmt::format("at most {}", format_bytes(budget.bytes));
+                                                        : fmt::format("at most {}{}", format_bytes(budget.bytes), experts.gpu_devices.size() > 1 ? " of each" : "");
   return fmt::format("{} -> {}, {}", amount, fmt::join(experts.gpu_devices, ", "), placement::to_string(experts.strategy));
 }
 
-// "24 of 256 experts in 8 layers, weights int4/64, activations bf16".
+// "24 of 256 experts in 8 layers, 16 on cuda:0 and 8 on cuda:1, weights int4/64, activations bf16".
 std::string granted_experts(const CompileFacts& facts) {
   std::size_t all = 0, hot = 0;
   for (const models::Module& module : facts.model.modules)
     if (const auto* experts = std::get_if<models::ExpertsDesc>(&module.attributes)) all += experts->experts;
   std::set<std::string> formats;
+  std::set<std::uint32_t> layers;
+  std::map<std::string, std::size_t> devices;
   for (const placement::HotExperts& layer : facts.placement.hot) {
     hot += layer.ids.size();
+    layers.insert(layer.module);
+    devices[layer.device] += layer.ids.size();
     formats.insert(fmt::format("weights {}, activations {}", placement::weights_text(layer.weights, layer.group), to_string(layer.activations)));
   }
-  return fmt::format("{} of {} experts in {} layers{}{}", hot, all, facts.placement.hot.size(), formats.empty() ? "" : ", ",
-                     fmt::join(formats, "; "));
+  std::string where;  // of one GPU the request says it
+  for (const auto& [device, count] : devices)
+    if (facts.policy.experts.gpu_devices.size() > 1) where += fmt::format("{}{} on {}", where.empty() ? ", " : " and ", count, device);
+  return fmt::format("{} of {} experts in {} layers{}{}{}", hot, all, layers.size(), where, formats.empty() ? "" : ", ", fmt::join(formats, "; "));
 }
 
 // What a token's result depends on besides the token, where prompts stream experts; empty: nothing but the order of sums in f32.
@@ -201,13 +207,26 @@ std::string report_json(const CompileFacts& facts, const std::vector<compiler::W
     differences.push_back(llvm::json::Object{{"place", d.place}, {"what", d.what}, {"requested", d.requested}, {"granted", d.granted},
                                              {"why", d.why}});
   root["differences"] = std::move(differences);
-  llvm::json::Object hot;  // by model layer, as files of counts have them
+  llvm::json::Object hot, hot_on;  // by model layer, as files of counts have them; the same by device
+  const auto list = [](const std::vector<std::uint32_t>& ids) {
+    llvm::json::Array array;
+    for (const std::uint32_t id : ids) array.push_back(id);
+    return array;
+  };
+  std::map<std::string, std::vector<std::uint32_t>> of_layer;
+  std::map<std::string, llvm::json::Object> on_device;
   for (const placement::HotExperts& layer : facts.placement.hot) {
-    llvm::json::Array ids;
-    for (const std::uint32_t id : layer.ids) ids.push_back(id);
-    hot[std::to_string(facts.model.modules[layer.module].layer)] = std::move(ids);
+    const std::string number = std::to_string(facts.model.modules[layer.module].layer);
+    of_layer[number].insert(of_layer[number].end(), layer.ids.begin(), layer.ids.end());
+    on_device[layer.device][number] = list(layer.ids);
   }
+  for (auto& [layer, ids] : of_layer) {
+    std::sort(ids.begin(), ids.end());
+    hot[layer] = list(ids);
+  }
+  for (auto& [device, layers] : on_device) hot_on[device] = std::move(layers);
   root["hot_experts"] = std::move(hot);
+  root["hot_experts_by_device"] = std::move(hot_on);
   if (facts.policy.batch.stream_chunk > 0) {
     llvm::json::Array points;
     const auto rounded = [](double us) { return std::stod(fmt::format("{:.6g}", us)); };
