@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
 """Tokens a second by strategy and share of hot experts, and what moving experts brings; bench_placement.sh calls it.
 
-Statistics come from a plan without hot experts. The share of pairs that a set of hot experts serves follows from recorded counts, so
+Plans of a share are measured in rounds, each plan once in every round, in turns that change direction, for a machine's rates move
+within minutes; a cell has the median of its rounds. Statistics come from a plan without hot experts. The share of pairs that a set of hot experts serves follows from recorded counts, so
 that static strategies need no counting of their own; for experts that move, ktc-run says it."""
 import argparse
 import json
 import os
+import shutil
+import statistics as stats
 import subprocess
 import sys
 import tempfile
+import time
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 STRATEGIES = ("random", "uniform", "front-loading", "frequency", "auto", "moving")
@@ -55,6 +59,9 @@ class Bench:
                          "--seed", 1, "--json", *flags, *self.o.run_flags)
         return json.loads(done.stdout)
 
+    def remove(self, plan):
+        shutil.rmtree(plan)
+
     def hot_ids(self, plan):
         """Model layer -> hot expert ids."""
         with open(os.path.join(plan, "report.json"), encoding="utf-8") as f:
@@ -90,35 +97,62 @@ def speed(result):
     return result["decode_tokens_per_second"]
 
 
-def table(bench, out):
-    """Shares x strategies on one kind of text."""
-    weights = bench.o.format
-    cold = bench.plan("cold", weights, "")
-    path, counts, result = bench.counts(cold, "mixture", repeat=bench.o.repeat)
-    rows = [{"share": 0, "strategy": s, "tokens_per_second": speed(result), "hit_rate": 0} for s in STRATEGIES]
-    statistics = f"  statistics: {path}\n"
-    for share in bench.o.shares:
-        for strategy in STRATEGIES if share < 100 else ("uniform",):
-            text = HOT.format(strategy="uniform" if strategy == "moving" else strategy, share=share, weights=FORMATS[weights])
-            if strategy in ("frequency", "auto"):  # the others are what one has without counts
-                text += statistics
-            if strategy == "moving":
-                text += f"  update: {{every_tokens: {bench.o.every}}}\n"
-            plan = bench.plan(f"{strategy}-{share}", weights, text)
-            result = bench.run(plan, new=2 * bench.o.new if strategy == "moving" else None)
-            row = {"share": share, "strategy": strategy, "tokens_per_second": speed(result), "hit_rate": hit_rate(counts, bench.hot_ids(plan))}
-            if strategy == "moving":
+def measure_share(bench, share, counts, path):
+    """Rows of one share: every strategy's plan, measured in rounds."""
+    weights, statistics = bench.o.format, f"  statistics: {path}\n"
+    rows = []
+    for strategy in bench.o.strategies if share < 100 else ("uniform",):
+        text = HOT.format(strategy="uniform" if strategy == "moving" else strategy, share=share, weights=FORMATS[weights])
+        if strategy in ("frequency", "auto"):  # the others are what one has without counts
+            text += statistics
+        if strategy == "moving":
+            text += f"  update: {{every_tokens: {bench.o.every}}}\n"
+        plan = bench.plan(f"{strategy}-{share}", weights, text)
+        rows.append({"share": share, "strategy": strategy, "plan": plan, "rounds": [], "hit_rate": hit_rate(counts, bench.hot_ids(plan))})
+    for number in range(bench.o.rounds):
+        for row in rows if number % 2 == 0 else rows[::-1]:
+            result = bench.run(row["plan"], new=2 * bench.o.new if row["strategy"] == "moving" else None)
+            row["rounds"].append(speed(result))
+            if row["strategy"] == "moving":
                 row["hit_rate"] = result["runs"].get("hit_rate", [0])[-1]
                 row["moves"] = result["statistics"]["moved_experts"]["moves"]
-            for s in STRATEGIES if share == 100 else (strategy,):
-                rows.append(dict(row, strategy=s))
+    for row in rows:
+        bench.remove(row.pop("plan"))
+        row["tokens_per_second"] = stats.median(row["rounds"])
+    return rows if share < 100 else [dict(rows[0], strategy=s) for s in bench.o.strategies]
+
+
+def auto_over_static(rows):
+    """The static strategy of the best median, and auto over it: of every round."""
+    static = [r for r in rows if r["strategy"] not in ("auto", "moving")]
+    autos = [r for r in rows if r["strategy"] == "auto"]
+    if not static or not autos:
+        return None
+    best = max(static, key=lambda r: r["tokens_per_second"])
+    return best["strategy"], [a / b for a, b in zip(autos[0]["rounds"], best["rounds"])]
+
+
+def table(bench, out):
+    """Shares x strategies on one kind of text."""
+    cold = bench.plan("cold", bench.o.format, "")
+    path, counts, result = bench.counts(cold, "mixture", repeat=bench.o.repeat)
+    rows = [{"share": 0, "strategy": s, "tokens_per_second": speed(result), "hit_rate": 0, "rounds": [speed(result)]} for s in bench.o.strategies]
+    for share in bench.o.shares:
+        rows += measure_share(bench, share, counts, path)
     out["table"] = rows
     at = {(r["share"], r["strategy"]): r for r in rows}
     shares = sorted({r["share"] for r in rows})
-    print(f"decode tokens/s (share of pairs that hot experts serve), Zipf exponent {bench.o.zipf}, statistics of the same kind of text")
+    print(f"decode tokens/s (share of pairs that hot experts serve), Zipf exponent {bench.o.zipf}, statistics of the same kind of text, "
+          f"medians of {bench.o.rounds} rounds")
     print(f"{'on_gpu':<15}" + "".join(f"{s:>15} %" for s in shares))
-    for strategy in STRATEGIES:
+    for strategy in bench.o.strategies:
         print(f"{strategy:<15}" + "".join(f"{at[s, strategy]['tokens_per_second']:>8.1f} ({at[s, strategy]['hit_rate']:.3f})" for s in shares))
+    for share in shares:
+        compared = auto_over_static([r for r in rows if r["share"] == share])
+        if compared and 0 < share < 100:
+            name, ratios = compared
+            out.setdefault("auto_over_static", {})[str(share)] = {"best": name, "ratios": ratios}
+            print(f"{share} %: auto over the best static strategy ({name}): {stats.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})")
     return path
 
 
@@ -128,7 +162,7 @@ def stationary(bench, out, statistics):
     text = HOT.format(strategy="frequency", share=share, weights=FORMATS[weights]) + f"  statistics: {statistics}\n"
     still, moving = bench.plan("still", weights, text), bench.plan("may-move", weights, text + f"  update: {{every_tokens: {bench.o.every}}}\n")
     ratios = []
-    for _ in range(2):
+    for _ in range(bench.o.rounds):
         a, b = bench.run(still, new=2 * bench.o.new), bench.run(moving, new=2 * bench.o.new)
         ratios.append(speed(b) / speed(a))
     out["stationary"] = {"share": share, "ratios": ratios, "moves": b["statistics"]["moved_experts"]["moves"]}
@@ -145,7 +179,11 @@ def topics(bench, out):
     still = bench.plan("topics-still", weights, text, n)
     moving = bench.plan("topics-moving", weights, text + f"  update: {{every_tokens: {bench.o.every}}}\n", n)
     new = bench.o.topic_new
-    a, b = bench.run(still, "--topics", n, repeat=n, new=new), bench.run(moving, "--topics", n, repeat=n, new=new)
+    begin, ratios = time.time(), []
+    for _ in range(bench.o.topic_rounds):
+        a, b = bench.run(still, "--topics", n, repeat=n, new=new), bench.run(moving, "--topics", n, repeat=n, new=new)
+        ratios.append(speed(b) / speed(a))
+    seconds = time.time() - begin
     oracle, static = [], []
     for topic in range(min(n, bench.o.oracles)):
         _, counts, _ = bench.counts(cold, f"topic-{topic}", "--topics", f"{n}:{topic}", repeat=1)
@@ -155,10 +193,10 @@ def topics(bench, out):
     rates = b["runs"]["hit_rate"]
     out["topics"] = {"topics": n, "share": share, "static": {"tokens_per_second": speed(a), "hit_rate": mean(static)},
                      "moving": {"tokens_per_second": speed(b), "hit_rate": mean(rates), "moves": b["statistics"]["moved_experts"]["moves"]},
-                     "oracle_hit_rate": mean(oracle), "mixture_hit_rate": hit_rate(mixture, bench.hot_ids(still))}
-    print(f"\n{n} topics in turn, {new} tokens each, {share} % hot: static frequency {speed(a):.1f} tokens/s, hit rate {mean(static):.3f}; "
-          f"moving {speed(b):.1f} ({speed(b) / speed(a):.2f} times), hit rate {mean(rates):.3f}, of the oracle of each topic "
-          f"({mean(oracle):.3f}) {mean(rates) / mean(oracle):.2f}; {b['statistics']['moved_experts']['moves']} experts moved")
+                     "oracle_hit_rate": mean(oracle), "mixture_hit_rate": hit_rate(mixture, bench.hot_ids(still)), "ratios": ratios, "hit_rates": rates}
+    print(f"\n{n} topics in turn, {bench.o.prompt} and {new} tokens each, {weights} experts, {share} % hot: static frequency {speed(a):.1f} tokens/s, hit rate {mean(static):.3f}; "
+          f"moving {speed(b):.1f} ({stats.median(ratios):.2f} times), hit rate {mean(rates):.3f}, of the oracle of each topic "
+          f"({mean(oracle):.3f}) {mean(rates) / mean(oracle):.2f}; {b['statistics']['moved_experts']['moves']} experts moved; {seconds:.0f} s")
 
 
 def svg(rows, title):
@@ -176,7 +214,7 @@ def svg(rows, title):
         text.append(f'<text x="{x(share):.1f}" y="{height - bottom + 18}" text-anchor="middle">{share} %</text>')
     text.append(f'<text x="{x(50):.1f}" y="{height - 12}" text-anchor="middle">experts on the GPU</text>')
     text.append(f'<text transform="translate(16 {height / 2}) rotate(-90)" text-anchor="middle">tokens/s, measured</text>')
-    for i, strategy in enumerate(STRATEGIES):
+    for i, strategy in enumerate(s for s in STRATEGIES if any(r["strategy"] == s for r in rows)):
         points = sorted((r["share"], r["tokens_per_second"]) for r in rows if r["strategy"] == strategy)
         path = "L".join(f"{x(s):.1f} {y(v):.1f}" for s, v in points)
         text.append(f'<path d="M{path}" fill="none" stroke="{colours[i]}" stroke-width="1.5"/>')
@@ -193,6 +231,8 @@ def main():
     parser.add_argument("--model", default=os.path.join(ROOT, "test", "shapes", "qwen3-next-like"))
     parser.add_argument("--target", default=os.path.join(ROOT, "placement", "targets", "emerald-rapids-16-cores-h200.yaml"))
     parser.add_argument("--alias", type=int, default=4, help="layers with bytes of their own")
+    parser.add_argument("--rounds", type=int, default=3, help="of every share of the table, and of the stationary text")
+    parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=list(STRATEGIES), help="of the table")
     parser.add_argument("--zipf", type=float, default=0.6, help="exponent of the routers")
     parser.add_argument("--shares", type=int, nargs="+", default=[10, 30, 50, 100])
     parser.add_argument("--format", choices=FORMATS, default="int4", help="of experts, but for the topics")
@@ -204,6 +244,7 @@ def main():
     parser.add_argument("--topics", type=int, default=8)
     parser.add_argument("--topic-share", type=int, default=10)
     parser.add_argument("--topic-new", type=int, default=512, help="tokens generated for each topic")
+    parser.add_argument("--topic-rounds", type=int, default=1, help="static and moving in turn, so many times; the ratio is their median")
     parser.add_argument("--oracles", type=int, default=3, help="topics whose own statistics are recorded")
     parser.add_argument("--parts", nargs="+", choices=("table", "stationary", "topics"), default=["table", "stationary", "topics"])
     parser.add_argument("run_flags", nargs="*", help="behind --: for every ktc-run, such as -- --emulate-gpu")

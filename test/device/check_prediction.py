@@ -94,7 +94,7 @@ class Machine:
         out, error, seconds = self.call([os.path.join(self.options.bin, "ktc"), "probe", "-o", path, *self.model_flags, *self.options.probe_flag])
         if out is None:
             sys.exit(f"check_prediction: ktc probe: {error}")
-        return seconds
+        return seconds, error  # what the probe said last
 
     def counts(self, p):
         return os.path.abspath(os.path.join(self.options.out, p["name"] + ".counts.json"))
@@ -177,7 +177,8 @@ def main():
             target = options.target
             if target is None:
                 target = os.path.join(options.out, "target.yaml")
-                print(f"probed in {machine.probe(target):.0f} s", flush=True)
+                seconds, last = machine.probe(target)
+                print(f"probed in {seconds:.0f} s; {last}", flush=True)
             for p in plans:
                 measured, wrong = machine.measure(p, target)
                 predicted, error = machine.predict(p, target) if measured else (None, wrong)
