@@ -16,7 +16,7 @@
 //   caches             of a CPU whose last cache holds all weights they are read at its rate; none of a plan half as large again
 //   step               step_us, and the logits: over PCIe, and looked at by one thread
 //   hand-off           (handoff_us and the bytes of record and result) times the probability that any pair is cold
-//   MoE layer          before + max(GPU: shared + hot, hand-off + CPU: in time + what of late_{l-1} is not done yet); in prompts their sum
+//   MoE layer          before + max(GPU: shared + hot, hand-off + CPU: in time + what of late_{l-1} is not done yet)
 //   deferral           of X cold pairs of a token, X binomial, min(D, X) are late (scope cpu), or D of all k. Late work of layer l
 //                      runs on the CPU while the GPU is in layer l + 1. A chain of layers therefore tends to
 //                      max(CPU time, GPU time), never less

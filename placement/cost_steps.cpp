@@ -203,10 +203,6 @@ void CostModel::Impl::add_moe(const Step& step, const MoeLayer& layer, const Loa
       const DeviceRates& link = rates.of(is_cpu(placed.device) ? fixed.device : placed.device);
       const double q = std::min(1.0, cold.pairs / std::max(layer.top_k, 1u));
       const double any = 1 - std::pow(1 - q, static_cast<double>(layer.top_k) * step.rows);
-      if (!step.decode) {  // the rows leave behind what the chain's device computes for itself (traces of ktc-run)
-        line->add(home);
-        home = {};
-      }
       Time branch;
       branch[Bound::handoff] = link.handoff_us * (step.decode ? any : kCopyHandoffs);
       // decode: a record of bf16 rows, results in cells of six values and 16 bytes; extend: f32 up and down

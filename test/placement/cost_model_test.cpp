@@ -351,6 +351,17 @@ TEST(CostModelTest, WithoutDeferralLayersAddUp) {
   EXPECT_NEAR(*model->us_per_token(three) - *model->us_per_token(five), layers(three) - layers(five), 1e-9);
 }
 
+// In prompts as well: the CPU begins with its rows while the GPU computes hot experts.
+TEST(CostModelTest, HotAndColdExpertsOfAPromptRunBesideEachOther) {
+  Plan plan(kQwen30);
+  plan.policy.batch.chunk = 2048;
+  const StepCost prompt = plan.with_hot(64).predict().steps.back();
+  const StepParts& p = prompt.parts;
+  ASSERT_GT(p.gpu_hot, prompt.us / 100);
+  const double one_by_one = p.cpu_experts + p.cpu_other + p.gpu_attention + p.gpu_dense + p.gpu_hot + p.head + p.handoff + p.pcie + p.kernels;
+  EXPECT_LT(prompt.us, one_by_one - 0.9 * std::min(p.gpu_hot, p.cpu_experts));
+}
+
 TEST(CostModelTest, BoundsNameWhatIsSlow) {
   Plan plan(kQwen30);
   plan.target.gpus[0].handoff_us = 1000;
