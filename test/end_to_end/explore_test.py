@@ -102,4 +102,13 @@ with tempfile.TemporaryDirectory() as folder:
     check(used.returncode == 0, used.stderr)
     dry = run("compile", options.model, "--policy", cpu, "--target", probed, "--dry-run", *common)
     check(dry.returncode == 0 and "predicted (decode at 256 tokens of context)" in dry.stdout and "decode[2]" in dry.stdout, dry.stdout + dry.stderr)
+
+    # auto says what it minimised: the mean of the buckets' times of a token
+    chosen = os.path.join(folder, "auto.yaml")
+    with open(chosen, "w") as f:
+        f.write(POLICY % "cuda:0" + "experts: {strategy: auto, on_gpu: 25%, gpu: {devices: [cuda:0], weights: int8}}\n")
+    dry = run("compile", options.model, "--policy", chosen, "--target", target, "--dry-run", *common)
+    said = re.search(r"least predicted time of a token in decode \(mean over batch.decode\), (\d+) us", dry.stdout)
+    steps = [float(us) / int(rows) for rows, us in re.findall(r"decode\[(\d+)\].* (\d+) us,", dry.stdout)]
+    check(said and len(steps) == 2 and abs(sum(steps) / 2 - float(said[1])) < 2, dry.stdout + dry.stderr)
 print("tables, pictures, refusals, measurements and a probe")
