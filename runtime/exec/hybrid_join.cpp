@@ -1,45 +1,24 @@
 #include "runtime/exec/hybrid_join.h"
 
-#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "runtime/formats/launch_groups.h"
 
 namespace ktc::exec {
 namespace {
 
-constexpr std::size_t kNone = SIZE_MAX;
+using Members = std::span<const StepJoiner::Args* const>;
 
-bool same(const gpu::Matrix& a, const gpu::Matrix& b) { return a.data == b.data && a.stride == b.stride && a.columns == b.columns; }
-
-// The step of the same GPU and graph in front of this one.
-std::size_t before(const HybridProgram& program, std::size_t step) {
-  const HybridStep& own = program.steps[step];
-  for (std::size_t i = step; i-- > 0;) {
-    const HybridStep& other = program.steps[i];
-    if (other.kind == planfb::StepKind::compute || other.gpu != own.gpu) continue;
-    return other.graph == own.graph && own.graph != plan::kNone ? i : kNone;
-  }
-  return kNone;
-}
-
-bool overlap(const void* a, std::uint64_t a_bytes, const void* b, std::uint64_t b_bytes) {
-  const auto x = reinterpret_cast<std::uintptr_t>(a), y = reinterpret_cast<std::uintptr_t>(b);
-  return x < y + b_bytes && y < x + a_bytes;
-}
-
-// Whether a router leaves alone what the sum in front of it reads. In a launch of their own they may share memory, for the sum is done
-// when the router begins; in one launch, blocks still add while others write logits. kt-plan-memory keeps them apart.
-bool leaves_alone(const gpu::RouteArgs& route, const gpu::AddNormArgs& norm, std::uint64_t rows) {
-  for (std::uint32_t i = 0; i < norm.count; ++i) {
-    const void* in = norm.in[i].data;
-    const std::uint64_t bytes = rows * norm.in[i].stride * sizeof(float);
-    if (overlap(in, bytes, route.scratch.data, route.scratch.bytes) || overlap(in, bytes, route.ids.data, rows * route.ids.stride * 4) ||
-        overlap(in, bytes, route.weights.data, rows * route.weights.stride * sizeof(float)))
-      return false;
-  }
-  return true;
+Joinable kind_of(const StepJoiner::Args& args) {
+  constexpr Joinable kKinds[] = {Joinable::await, Joinable::add_norm, Joinable::route, Joinable::publish};  // as StepJoiner::Args
+  static_assert(std::size(kKinds) == std::variant_size_v<StepJoiner::Args>);
+  return kKinds[args.index()];
 }
 
 template <typename Args, typename SetRows>
-Launch launch(int (*fn)(const Args&, void*), const Args& args, const SetRows& set_rows) {
+std::optional<Launch> launch(int (*fn)(const Args&, void*), const Args& args, const SetRows& set_rows) {
+  if (fn == nullptr) return std::nullopt;
   return [fn, args, set_rows](device::Stream& stream, const Counts& counts) -> Status {
     if (counts.tokens == 0) return {};
     Args now = args;
@@ -48,43 +27,53 @@ Launch launch(int (*fn)(const Args&, void*), const Args& args, const SetRows& se
   };
 }
 
+// await, add_norm
+std::optional<Launch> await_norm(const gpu::KernelSet& kernels, Members members) {
+  gpu::AwaitNormArgs args = {std::get<gpu::AwaitArgs>(*members[0]), std::get<gpu::AddNormArgs>(*members[1]), 0};
+  while (args.term < args.norm.count && args.norm.in[args.term].data != args.await.out.data) ++args.term;
+  if (args.term == args.norm.count) return std::nullopt;
+  return launch(kernels.await_norm, args, [](gpu::AwaitNormArgs& a, std::uint32_t rows) { a.await.rows = a.norm.rows = rows; });
+}
+
+// [add_norm,] route, publish
+std::optional<Launch> route_publish(const gpu::KernelSet& kernels, Members members) {
+  gpu::RoutePublishArgs args = {};
+  if (members.size() == 3) args.norm = std::get<gpu::AddNormArgs>(*members[0]);
+  args.route = std::get<gpu::RouteArgs>(*members[members.size() - 2]);
+  args.publish = std::get<gpu::PublishArgs>(*members.back());
+  return launch(kernels.route_publish, args, [](gpu::RoutePublishArgs& a, std::uint32_t rows) { a.norm.rows = a.route.rows = a.publish.rows = rows; });
+}
+
+// By the name of the kernel.
+constexpr struct {
+  std::string_view kernel;
+  std::optional<Launch> (*make)(const gpu::KernelSet& kernels, Members members);
+} kMakers[] = {{"await_norm", await_norm}, {"route_publish", route_publish}};
+
+std::optional<Launch> make(const LaunchSequence& row, const gpu::KernelSet& kernels, Members members) {
+  for (const auto& maker : kMakers)
+    if (maker.kernel == row.kernel) return maker.make(kernels, members);
+  return std::nullopt;
+}
+
 }  // namespace
 
 void StepJoiner::join(HybridProgram& program) const {
-  for (const auto& [step, seen] : seen_) {
-    const std::size_t first = before(program, step);
-    if (first == kNone) continue;
-    std::vector<Launch>& launches = program.steps[step].launches;
-    if (const auto* norm = at<gpu::AddNormArgs>(step)) {
-      const auto* await = at<gpu::AwaitArgs>(first);
-      if (await == nullptr || seen.kernels->await_norm == nullptr) continue;
-      for (std::uint32_t i = 0; i < norm->count; ++i) {
-        if (!same(norm->in[i], await->out)) continue;
-        program.steps[first].launches.clear();
-        launches = {launch(seen.kernels->await_norm, gpu::AwaitNormArgs{*await, *norm, i}, [](gpu::AwaitNormArgs& a, std::uint32_t rows) {
-          a.await.rows = a.norm.rows = rows;
-        })};
-        break;
-      }
-    } else if (const auto* publish = at<gpu::PublishArgs>(step)) {
-      const auto* route = at<gpu::RouteArgs>(first);
-      if (route == nullptr || seen.kernels->route_publish == nullptr || !same(route->x, publish->x) || !same(route->weights, publish->weights) ||
-          route->ids.data != publish->ids.data || route->ids.stride != publish->ids.stride)
-        continue;
-      gpu::RoutePublishArgs args = {{}, *route, *publish};
-      program.steps[first].launches.clear();
-      const std::size_t second = before(program, first);
-      const auto* norm = second == kNone ? nullptr : at<gpu::AddNormArgs>(second);
-      // one that has joined an await already has another launch than its own, which must stay
-      const bool taken = norm != nullptr && before(program, second) != kNone && at<gpu::AwaitArgs>(before(program, second)) != nullptr;
-      if (norm != nullptr && !taken && same(norm->out, route->x) && leaves_alone(*route, *norm, program.bounds.max_tokens)) {
-        args.norm = *norm;
-        program.steps[second].launches.clear();
-      }
-      launches = {launch(seen.kernels->route_publish, args, [](gpu::RoutePublishArgs& a, std::uint32_t rows) {
-        a.norm.rows = a.route.rows = a.publish.rows = rows;
-      })};
+  for (const auto& [group, steps] : groups_) {
+    std::vector<const Args*> members;
+    std::vector<Joinable> kinds;
+    for (const std::size_t step : steps) {
+      const auto seen = seen_.find(step);
+      if (seen == seen_.end()) break;
+      members.push_back(&seen->second.args);
+      kinds.push_back(kind_of(seen->second.args));
     }
+    const LaunchSequence* row = members.size() == steps.size() ? find_launch_sequence(kinds) : nullptr;
+    if (row == nullptr) continue;
+    std::optional<Launch> joined = make(*row, *seen_.at(steps.front()).kernels, members);
+    if (!joined) continue;
+    for (const std::size_t step : steps) program.steps[step].launches.clear();
+    program.steps[steps.back()].launches.push_back(std::move(*joined));
   }
 }
 

@@ -1,10 +1,11 @@
-// Steps of a GPU that follow each other in a decode entry and have one kernel together: a launch less is two microseconds less, and
-// what one step leaves for the next need not go through memory. Every buffer of the plan is written as by the steps themselves, so
-// nothing but the rounding of a norm depends on it.
+// Launch groups of a plan (Step.launch_group, runtime/formats/launch_groups.h) become launches: a group of which this device has the kernel
+// gets one, on its last step, and its other steps keep none. Every buffer of the plan is written as by the steps themselves, so nothing
+// but the rounding of a norm depends on it.
 #pragma once
 
 #include <map>
 #include <variant>
+#include <vector>
 
 #include "runtime/exec/hybrid_program.h"
 #include "runtime/kernels/cuda/gpu_kernels.h"
@@ -15,11 +16,14 @@ class StepJoiner {
  public:
   using Args = std::variant<gpu::AwaitArgs, gpu::AddNormArgs, gpu::RouteArgs, gpu::PublishArgs>;
 
-  // Of the step with this index in HybridProgram::steps: its only launch, on all tokens. Counts are filled in later.
+  // The step with this index in HybridProgram::steps belongs to a group of the plan.
+  void member(std::uint32_t group, std::size_t step) { groups_[group].push_back(step); }
+  // Its only launch, on all tokens. Counts are filled in later.
   void saw(std::size_t step, const gpu::KernelSet& kernels, const Args& args) { seen_[step] = {&kernels, args}; }
 
-  // await and the add_norm behind it; route and the publish behind it, with the add_norm in front of it. The last step of a group
-  // gets the launch, the others keep none. Only within a graph, where nothing can come between them.
+  // Joins the groups that the plan has and no others. Not the ones with a member that was not seen, because it is no launch here (host
+  // nodes), or without a kernel: their steps stay as they are. The plan is a verified one: members are a row of the table, and hand on
+  // what it says.
   void join(HybridProgram& program) const;
 
  private:
@@ -27,11 +31,7 @@ class StepJoiner {
     const gpu::KernelSet* kernels = nullptr;
     Args args;
   };
-  template <typename T>
-  const T* at(std::size_t step) const {
-    const auto found = seen_.find(step);
-    return found == seen_.end() ? nullptr : std::get_if<T>(&found->second.args);
-  }
+  std::map<std::uint32_t, std::vector<std::size_t>> groups_;
   std::map<std::size_t, Seen> seen_;
 };
 

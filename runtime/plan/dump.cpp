@@ -36,6 +36,7 @@ class Dump {
     if (plan_.defer_prefill) line("  defer_prefill true");
     if (!plan_.defer_decode) line("  defer_decode false");
     if (plan_.update_every_tokens != 0) line("  update_every_tokens {}", plan_.update_every_tokens);
+    for (const auto& choice : plan_.choices) line("choice {} {}", quote(choice->name), fmt::join(choice->options, ", "));
     model(*plan_.model);
     for (const auto& device : plan_.devices)
       line("device {} {} arena_bytes={}", quote(device->name),
@@ -189,6 +190,7 @@ class Dump {
     if (step.graph != kNone)
       rest += " graph=" + (step.graph < entry.graphs.size() ? quote(entry.graphs[step.graph]->name)
                                                             : fmt::format("invalid({})", step.graph));
+    if (step.launch_group != kNone) rest += fmt::format(" launch_group={}", step.launch_group);
     if (!step.location.empty()) rest += " from=" + quote(step.location);
     line("  step {} on {} {} {} activations={} ({}) -> ({}){}",
          enum_text(EnumNameStepKind(step.kind), static_cast<unsigned>(step.kind)), device(step.device),

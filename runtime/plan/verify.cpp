@@ -99,6 +99,7 @@ Status verify_presence(const planfb::PlanT& plan) {
   KTC_RETURN_IF_ERROR(check_present(plan.entries, "entries"));
   KTC_RETURN_IF_ERROR(check_present(plan.text_files, "text_files"));
   KTC_RETURN_IF_ERROR(check_present(plan.moving, "moving"));
+  KTC_RETURN_IF_ERROR(check_present(plan.choices, "choices"));
   for (const auto& cache : plan.caches)
     KTC_RETURN_IF_ERROR(check_present(cache->parts, "cache " + shown(cache->name) + ": parts"));
   for (const auto& entry : plan.entries) {
@@ -124,6 +125,7 @@ Status verify_plan(const planfb::PlanT& plan) {
   KTC_RETURN_IF_ERROR(detail::verify_entries(plan));
   KTC_RETURN_IF_ERROR(detail::verify_entry_account(plan));
   KTC_RETURN_IF_ERROR(detail::verify_moving(plan));
+  KTC_RETURN_IF_ERROR(detail::verify_choices(plan));
   if ((features_of(plan) & ~plan.required_features) == 0) return {};
   return detail::wrong("plan", "required_features", fmt::format("bits {:#x}", plan.required_features),
                        fmt::format("{:#x} among them", features_of(plan)));

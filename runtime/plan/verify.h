@@ -60,6 +60,7 @@ Status verify_caches(const planfb::PlanT& plan);
 Status verify_account(const planfb::PlanT& plan);        // weights, kv-cache, arena
 Status verify_entry_account(const planfb::PlanT& plan);  // step-block, records: behind verify_entries
 Status verify_moving(const planfb::PlanT& plan);         // behind verify_entries
+Status verify_choices(const planfb::PlanT& plan);        // choices.cpp
 Status verify_entries(const planfb::PlanT& plan);  // names, kinds, buckets; then the four below for each
 
 struct EntrySite {
@@ -71,7 +72,8 @@ struct EntrySite {
 };
 bool is_input(const EntrySite& site, planfb::BufferRole role);  // written by the executor before the first step
 Status verify_buffers(const EntrySite& site);
-Status verify_graphs(const EntrySite& site);                       // names, devices; their steps follow each other
+Status verify_graphs(const EntrySite& site);                       // names, devices; their steps follow each other; launch groups
+Status verify_launch_groups(const EntrySite& site);                // which steps of a graph are one launch
 Status verify_step(const EntrySite& site, std::size_t step);       // kind, device, views, workspace
 Status verify_op(const EntrySite& site, std::size_t step);         // shapes; calls one function per op
 Status verify_attention(const EntrySite& site, std::size_t step);  // GqaOp, MlaOp

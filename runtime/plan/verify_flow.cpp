@@ -91,7 +91,8 @@ class Flow {
     return {};
   }
 
-  // Two appends to one layer would overwrite each other.
+  // Two appends to one layer would overwrite each other, but for the halves of a step: the second one attends what the first one
+  // appended.
   Status check_cache(std::size_t index) {
     const OpUnion& op = site_.entry.steps[index]->op;
     std::pair<std::uint32_t, std::uint32_t> layer;
@@ -101,7 +102,10 @@ class Flow {
       layer = {mla->cache, mla->cache_layer};
     else
       return {};
-    if (appended_.insert(layer).second) return {};
+    const Symbol symbol = site_.entry.buffers[site_.entry.steps[index]->outputs[0].buffer()]->symbol;
+    if (symbol == Symbol::second_half && !appended_.contains({layer, Symbol::first_half}))
+      return wrong(site_.place(index), "cache_layer", fmt::format("{} of a second half", layer.second), "it behind that of the first half");
+    if (appended_.insert({layer, symbol}).second) return {};
     return wrong(site_.place(index), "cache_layer", fmt::format("{}, which an earlier step appends to", layer.second),
                  "each layer of a cache once in an entry");
   }
@@ -123,11 +127,12 @@ class Flow {
   const EntrySite& site_;
   std::vector<Columns> written_;
   std::vector<Routed> routed_;
-  std::set<std::pair<std::uint32_t, std::uint32_t>> appended_;
+  std::set<std::pair<std::pair<std::uint32_t, std::uint32_t>, Symbol>> appended_;  // (cache, layer), part of the step
 };
 
 // Steps [first, last] during which a buffer's bytes are its own. Step numbers count from 1: the executor writes inputs
-// at 0 and reads outputs after the last step. Scratch is live in each step of its own.
+// at 0 and reads outputs after the last step. Scratch is live in each step of its own. What a step touches on its device is taken for
+// as long as its launch group is at work.
 struct Segment {
   std::size_t first, last;
   std::size_t buffer;
@@ -142,16 +147,21 @@ std::vector<Segment> segments_of(const EntrySite& site) {
     const BufferRole role = site.entry.buffers[b]->role;
     values[b] = {is_input(site, role) ? 0 : kUnused, is_output(site, role) ? end : 0, b};
   }
+  std::map<std::uint32_t, std::pair<std::size_t, std::size_t>> groups;  // first and last step of a launch group
+  for (std::size_t s = 0; s < site.entry.steps.size(); ++s)
+    if (const std::uint32_t group = site.entry.steps[s]->launch_group; group != kNone) groups.emplace(group, std::pair(s + 1, s + 1)).first->second.second = s + 1;
   for (std::size_t s = 0; s < site.entry.steps.size(); ++s) {
     const StepT& step = *site.entry.steps[s];
+    const auto span = step.launch_group == kNone ? std::pair(s + 1, s + 1) : groups.at(step.launch_group);
     const auto touch = [&](const View& view) {
       Segment& value = values[view.buffer()];
-      value.first = std::min(value.first, s + 1);
-      value.last = std::max(value.last, s + 1);
+      const bool own = site.entry.buffers[view.buffer()]->device == step.device;
+      value.first = std::min(value.first, own ? span.first : s + 1);
+      value.last = std::max(value.last, own ? span.second : s + 1);
     };
     for (const View& view : step.inputs) touch(view);
     for (const View& view : step.outputs) touch(view);
-    if (step.workspace != kNone) live.push_back({s + 1, s + 1, step.workspace});
+    if (step.workspace != kNone) live.push_back({span.first, span.second, step.workspace});
   }
   for (const Segment& value : values)
     if (value.first != kUnused) live.push_back(value);

@@ -141,7 +141,7 @@ Status verify_graphs(const EntrySite& site) {
   }
   for (std::size_t g = 0; g < graphs.size(); ++g)
     if (steps[g] == 0) return wrong(site.place() + ": " + item("graphs", g, graphs[g]->name), "steps", "none", "at least 1");
-  return {};
+  return verify_launch_groups(site);
 }
 
 }  // namespace ktc::plan::detail

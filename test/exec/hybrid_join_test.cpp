@@ -37,8 +37,8 @@ class HybridJoin : public ::testing::Test {
   gpu::Matrix matrix(std::uint32_t columns) { return {area<float>(kTokens * columns), columns, columns}; }
 
   // A layer's end and the next one's beginning: await, add_norm; add_norm, route, publish. Memory is the emulated device's, which is ours.
-  // shared: the router's scratch lies where a term of the sum in front of it does, as a plan may have it.
-  HybridProgram program(StepJoiner& joiner, std::uint32_t second_graph = 0, bool shared = false) {
+  // The joiner sees all steps but `unseen`, on a device with these kernels.
+  HybridProgram program(StepJoiner& joiner, const gpu::KernelSet* kernels = nullptr, std::size_t unseen = SIZE_MAX) {
     used_ = 0;
     std::memset(memory_.data(), 0, kBytes);
     std::memset(mapped_.host(), 0, mapped_.bytes());
@@ -81,29 +81,29 @@ class HybridJoin : public ::testing::Test {
     route.weights = weights;
     route.rows = kTokens, route.experts = kExperts, route.top_k = kTopK, route.groups = route.topk_groups = 1;
     route.normalise = true, route.scale = 1;
-    route.scratch = {shared ? reinterpret_cast<std::byte*>(mixed.data) : area<std::byte>(4096), 4096};
+    route.scratch = {area<std::byte>(4096), 4096};
     const gpu::PublishArgs publish = {x, ids, weights, slots, kTopK, mapped_.device() + (1 << 14), Format::bf16, live, epoch, pairs, kTokens};
 
     HybridProgram p;
     p.bounds.max_tokens = kTokens;
-    const auto step = [&](planfb::StepKind kind, std::uint32_t graph, auto fn, const auto& args) {
-      joiner.saw(p.steps.size(), device_->kernels(), args);
+    const auto step = [&](planfb::StepKind kind, auto fn, const auto& args) {
+      if (p.steps.size() != unseen) joiner.saw(p.steps.size(), kernels == nullptr ? device_->kernels() : *kernels, args);
       HybridStep s;
       s.kind = kind;
       s.gpu = 0;
-      s.graph = graph;
+      s.graph = 0;
       s.launches.push_back([fn, args](device::Stream& stream, const Counts&) { return stream.launch(fn, args); });
       p.steps.push_back(std::move(s));
     };
     const gpu::KernelSet& k = device_->kernels();
-    step(planfb::StepKind::await, 0, k.await, await);
+    step(planfb::StepKind::await, k.await, await);
     HybridStep cpu;  // of the CPU: comes between nothing
     cpu.kind = planfb::StepKind::compute;
     p.steps.push_back(std::move(cpu));
-    step(planfb::StepKind::launch, second_graph, k.add_norm, first);
-    step(planfb::StepKind::launch, second_graph, k.add_norm, second);
-    step(planfb::StepKind::launch, second_graph, k.route, route);
-    step(planfb::StepKind::publish, second_graph, k.publish, publish);
+    step(planfb::StepKind::launch, k.add_norm, first);
+    step(planfb::StepKind::launch, k.add_norm, second);
+    step(planfb::StepKind::launch, k.route, route);
+    step(planfb::StepKind::publish, k.publish, publish);
     return p;
   }
   // What all of it leaves in both memories.
@@ -128,32 +128,55 @@ class HybridJoin : public ::testing::Test {
   std::size_t used_ = 0;
 };
 
+// Steps of program(): 0 await, 2 add_norm; 3 add_norm, 4 route, 5 publish.
+void group(StepJoiner& joiner, std::uint32_t number, std::initializer_list<std::size_t> steps) {
+  for (const std::size_t step : steps) joiner.member(number, step);
+}
+
 TEST_F(HybridJoin, LeavesTheSameBytes) {
   StepJoiner none, joiner;
   const std::vector<std::byte> expected = run(program(none));
   HybridProgram joined = program(joiner);
+  group(joiner, 0, {0, 2});
+  group(joiner, 1, {3, 4, 5});
   joiner.join(joined);
   EXPECT_EQ(launches(joined), (std::vector<std::size_t>{0, 0, 1, 0, 0, 1}));
   EXPECT_TRUE(run(joined) == expected);
 }
 
-// In one launch, blocks still add while others write logits.
-TEST_F(HybridJoin, NoSumWhoseTermsARouterOverwrites) {
-  StepJoiner joiner;
-  HybridProgram joined = program(joiner, 0, true);
-  joiner.join(joined);
-  EXPECT_EQ(launches(joined), (std::vector<std::size_t>{0, 0, 1, 1, 0, 1})) << "router and publish alone are together";
+// Nothing is one launch but what the plan says: not even what it could be.
+TEST_F(HybridJoin, JoinsWhatThePlanSaysAndNothingElse) {
+  StepJoiner none;
+  HybridProgram apart = program(none);
+  const std::vector<std::byte> expected = run(apart);
+  none.join(apart);
+  EXPECT_EQ(launches(apart), (std::vector<std::size_t>{1, 0, 1, 1, 1, 1}));
+  StepJoiner some;
+  HybridProgram joined = program(some);
+  group(some, 7, {4, 5});
+  some.join(joined);
+  EXPECT_EQ(launches(joined), (std::vector<std::size_t>{1, 0, 1, 1, 0, 1})) << "the sum in front is none of the group's";
+  EXPECT_TRUE(run(joined) == expected);
 }
 
-TEST_F(HybridJoin, NothingAcrossGraphs) {
-  StepJoiner joiner;
-  HybridProgram program = this->program(joiner, 1);
-  joiner.join(program);
-  EXPECT_EQ(launches(program), (std::vector<std::size_t>{1, 0, 1, 0, 0, 1}));
-  StepJoiner other;
-  HybridProgram eager = this->program(other, plan::kNone);
-  other.join(eager);
-  EXPECT_EQ(launches(eager), (std::vector<std::size_t>{1, 0, 1, 1, 1, 1}));
+// A kernel that a device lacks, a step that is no launch here (host nodes): the steps of the group run one by one, all of them.
+TEST_F(HybridJoin, OneByOneWhereAGroupIsNoLaunch) {
+  StepJoiner none, lacking, unseen;
+  const std::vector<std::byte> expected = run(program(none));
+  gpu::KernelSet without = device_->kernels();
+  without.await_norm = nullptr;
+  HybridProgram p = program(lacking, &without);
+  group(lacking, 0, {0, 2});
+  group(lacking, 1, {3, 4, 5});
+  lacking.join(p);
+  EXPECT_EQ(launches(p), (std::vector<std::size_t>{1, 0, 1, 0, 0, 1}));
+  EXPECT_TRUE(run(p) == expected);
+  p = program(unseen, nullptr, 3);
+  group(unseen, 0, {0, 2});
+  group(unseen, 1, {3, 4, 5});
+  unseen.join(p);
+  EXPECT_EQ(launches(p), (std::vector<std::size_t>{0, 0, 1, 1, 1, 1})) << "router and publish have a kernel, but the plan does not say so";
+  EXPECT_TRUE(run(p) == expected);
 }
 
 }  // namespace

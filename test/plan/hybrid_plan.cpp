@@ -77,6 +77,7 @@ class HybridEntry {
       }
     }
     if (is_decode()) graphs();
+    if (is_decode()) launches();
     plan_.devices[0]->arena_bytes = std::max(plan_.devices[0]->arena_bytes, cpu_end_);
     plan_.devices[1]->arena_bytes = std::max(plan_.devices[1]->arena_bytes, gpu_end_);
   }
@@ -223,6 +224,18 @@ class HybridEntry {
         entry_.graphs.push_back(std::move(one));
       }
       step->graph = graph;
+    }
+  }
+
+  // A router and its record, an await and its sum.
+  void launches() {
+    std::uint32_t group = 0;
+    StepT* before = nullptr;  // of the GPU
+    for (auto& step : entry_.steps) {
+      if (step->device != 1) continue;
+      const bool joins = step->op.type == Op::PublishOp || (step->op.type == Op::AddNormOp && before->op.type == Op::AwaitOp);
+      if (joins) before->launch_group = step->launch_group = group++;
+      before = step.get();
     }
   }
 

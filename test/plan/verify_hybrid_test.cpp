@@ -32,7 +32,7 @@ TEST(PlanHybrid, IsShown) {
         "weight \"layers.1.hot.gate_up\" int8/row gpu_rows [2, 8, 16] on \"cuda:0\" random=7 bytes=2560\n",
         "step publish on \"cuda:0\" \"layers.1.mlp.publish\" PublishOp record=1 format=bf16 slots=[1:0, 3:1] activations=f32 "
         "(\"h\", \"expert_ids\", \"expert_weights\") -> (\"cpu.x\", \"cpu.expert_ids\", \"cpu.expert_weights\") "
-        "graph=\"decode[2].first\"\n",
+        "graph=\"decode[2].first\" launch_group=2\n",
         "AwaitOp record=0 format=f32 skip_empty=true", "slots=[0:0, 2:1]", "part=late late=1 late_among_all=true",
         "AddNormOp w=\"norm\" eps=1e-06", "step copy on \"cuda:0\" \"layers.0.mlp.late.to_gpu\" CopyOp"})
     EXPECT_NE(text.find(line), std::string::npos) << line << "\n" << text;
