@@ -8,6 +8,7 @@
 #include "dialects/kt/KtWalk.h"
 #include "ktc_version.h"
 #include "runtime/formats/formats.h"
+#include "runtime/plan/choices.h"
 
 namespace ktc::compiler {
 namespace {
@@ -45,6 +46,7 @@ class Builder {
     }
     addMoving();
     plan_.required_features = plan::features_of(plan_);
+    plan_.choices = plan::permitted_choices(plan_);
     for (FileJobs& file : files_) {
       auto out = std::make_unique<planfb::WeightFileT>();
       out->path = file.path;

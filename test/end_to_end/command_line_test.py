@@ -35,6 +35,18 @@ class Errors(unittest.TestCase):
                          "ktc-run: --temperature: found -1, expected a finite number of at least 0")
         self.assertIn("nothing to do", self.failure())
 
+    def test_what_the_plan_leaves_open(self):
+        dump = subprocess.run([os.path.join(Setting.bin, "ktc-plan"), "dump", Setting.plan], capture_output=True, text=True, check=True)
+        self.assertEqual([line for line in dump.stdout.splitlines() if line.startswith("choice ")],
+                         ['choice "isa" best, scalar, avx2, avx512, avx512_vnni, amx', 'choice "sampling" host'])
+        for flag, option in (("--handoff", "doorbell"), ("--products", "own"), ("--update", "off")):
+            self.assertEqual(self.failure("--prompt", "x", flag, option),
+                             f"ktc-run: {flag}: the plan leaves nothing to choose there: found {option}; leave the flag out; "
+                             "ktc-plan dump lists the plan's choices")
+        (plain,), (host,) = (ktc_run_json("--prompt", "In the", "--max-tokens", "4", "--temperature", "0", *flags)
+                             for flags in ((), ("--host-sampling", "--isa", "best")))
+        self.assertEqual(plain["ids"], host["ids"])
+
     def test_prompts(self):
         self.assertEqual(self.failure("--prompt", ""), "ktc-run: --prompt: empty prompt: found 0 tokens, expected at least 1")
         with tempfile.TemporaryDirectory() as folder:

@@ -85,6 +85,18 @@ class Hybrid(unittest.TestCase):
         for prompt, ids in zip(prompts, expected):  # alone: other buckets
             self.assertEqual(self.greedy(self.plan(), [prompt]), [ids])
 
+    # What the plan leaves to run time, and that nothing else is taken.
+    def test_choices(self):
+        plan = self.plan()
+        dump = subprocess.run([os.path.join(Setting.bin, "ktc-plan"), "dump", plan], capture_output=True, text=True, check=True).stdout
+        self.assertEqual([line for line in dump.splitlines() if line.startswith("choice ")],
+                         ['choice "handoff" automatic, doorbell, hostnode', 'choice "isa" best, scalar, avx2, avx512, avx512_vnni, amx',
+                          'choice "sampling" device, host'])
+        self.assertRegex(dump, r'RouteOp .* launch_group=\d+')
+        done = ktc_run("--prompt", "x", "--emulate-gpu", "--update", "on", plan=plan)
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("ktc-run: --update: the plan leaves nothing to choose there: found on; leave the flag out", done.stderr)
+
     # Steps that run ahead of their tokens, and a device that chooses: the ids of a host that waits for each of them.
     def test_sampling_on_the_device(self):
         prompts = [case["prompt"] for case in Setting.reference_json()["greedy"][:3]]

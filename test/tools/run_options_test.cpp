@@ -5,6 +5,7 @@
 
 #include <sstream>
 
+#include "tools/ktc/run_choices.h"
 #include "tools/ktc/run_sampling.h"
 #include "tools/ktc/run_windows.h"
 
@@ -187,6 +188,76 @@ TEST(RunOptions, SaysWhichValueIsWrong) {
             "--ids: found 'a.safetensors:', expected FILE.safetensors:TENSOR");
   EXPECT_EQ(error({"p.ktp", "--perplexity", "a", "--window", "0"}),
             "--window: found '0', expected an integer of at least 1");
+}
+
+// A plan that permits some of it.
+planfb::PlanT plan_with(std::initializer_list<std::pair<const char*, std::vector<std::string>>> choices) {
+  planfb::PlanT plan;
+  for (const auto& [name, options] : choices) {
+    plan.choices.push_back(std::make_unique<planfb::ChoiceT>());
+    plan.choices.back()->name = name;
+    plan.choices.back()->options = options;
+  }
+  return plan;
+}
+
+TEST(RunOptions, AskAPlanForWhatItPermits) {
+  const planfb::PlanT plan = plan_with({{"handoff", {"hostnode"}}, {"isa", {"avx2", "scalar"}}, {"sampling", {"host"}}, {"tempo", {"fast"}}, {"update", {"later", "on"}}});
+  Options o = parsed({"p.ktp", "--prompt", "x", "--isa", "scalar", "--handoff=hostnode", "--host-sampling", "--update", "on"});
+  EXPECT_EQ(apply_choices(plan, o).message(), "");
+  EXPECT_EQ(o.isa, IsaLevel::scalar);
+  EXPECT_EQ(o.update, exec::UpdateKind::on);
+  const auto refused = [&](std::initializer_list<std::string> flags) {
+    std::vector<std::string> arguments = {"p.ktp", "--prompt", "x"};
+    arguments.insert(arguments.end(), flags);
+    Options asked = parsed(arguments);
+    return std::string(apply_choices(plan, asked).message());
+  };
+  EXPECT_EQ(refused({"--isa", "amx"}), "--isa: found amx, expected what the plan permits: avx2, scalar");
+  EXPECT_EQ(refused({"--isa", "scalar", "--handoff", "doorbell"}), "--handoff: found doorbell, expected what the plan permits: hostnode");
+  EXPECT_EQ(refused({"--products", "own"}),
+            "--products: the plan leaves nothing to choose there: found own; leave the flag out; ktc-plan dump lists the plan's choices");
+  EXPECT_EQ(refused({"--update", "auto"}), "--update: found auto, expected what the plan permits: later, on");
+}
+
+TEST(RunOptions, APlansDefaultsHoldWhereFlagsAreSilent) {
+  Options o = parsed({"p.ktp", "--prompt", "x"});
+  ASSERT_TRUE(o.device_sampling);
+  EXPECT_EQ(apply_choices(plan_with({{"handoff", {"hostnode"}}, {"isa", {"avx2", "scalar"}}, {"products", {"library", "own"}}, {"sampling", {"host"}}, {"update", {"later", "on"}}}), o).message(), "");
+  EXPECT_EQ(o.handoff, exec::HandoffKind::hostnode);
+  EXPECT_EQ(o.isa, IsaLevel::avx2);
+  EXPECT_EQ(o.products, exec::ProductsKind::library);
+  EXPECT_FALSE(o.device_sampling);
+  EXPECT_EQ(o.update, exec::UpdateKind::automatic) << "of an option that this program does not know";
+  Options old = parsed({"p.ktp", "--prompt", "x", "--products", "library", "--host-sampling"});
+  EXPECT_EQ(apply_choices(planfb::PlanT(), old).message(), "") << "a plan from before the list permits everything";
+  EXPECT_EQ(old.products, exec::ProductsKind::library);
+  EXPECT_EQ(old.isa, IsaLevel::best);
+}
+
+// What plans list is what this program knows, under the names that the executor prints.
+TEST(RunOptions, KnowEveryOptionOfAPlan) {
+  EXPECT_EQ(known_options("handoff"), "doorbell, hostnode or automatic");
+  EXPECT_EQ(known_options("sampling"), "device or host");
+  EXPECT_EQ(known_options("tempo"), "");
+  Options o;
+  for (const char* option : {"best", "scalar", "avx2", "avx512", "avx512_vnni", "amx"}) {
+    EXPECT_TRUE(set_choice(o, plan::kIsaChoice, option)) << option;
+    EXPECT_EQ(o.isa, parse_isa_level(option)) << option;
+  }
+  for (const char* option : {"automatic", "doorbell", "hostnode"}) {
+    EXPECT_TRUE(set_choice(o, plan::kHandoffChoice, option)) << option;
+    EXPECT_EQ(exec::to_string(o.handoff), option);
+  }
+  for (const char* option : {"own", "library"}) {
+    EXPECT_TRUE(set_choice(o, plan::kProductsChoice, option)) << option;
+    EXPECT_EQ(exec::to_string(o.products), option);
+  }
+  for (const char* option : {"auto", "on", "off"}) {
+    EXPECT_TRUE(set_choice(o, plan::kUpdateChoice, option)) << option;
+    EXPECT_EQ(exec::to_string(o.update), option);
+  }
+  EXPECT_FALSE(set_choice(o, plan::kUpdateChoice, "own"));
 }
 
 TEST(RunOptions, HelpNamesEveryFlagAndFitsATerminal) {

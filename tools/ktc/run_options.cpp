@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "runtime/exec/sampling.h"
+#include "tools/ktc/run_choices.h"
 
 namespace ktc::run {
 namespace {
@@ -53,6 +54,13 @@ Status read_tensor_path(std::string_view flag, std::string_view text, std::optio
   const std::size_t colon = end == text.npos ? end : end + kContainer.size();
   if (colon == text.npos || colon + 1 == text.size()) return bad_value(flag, text, "FILE.safetensors:TENSOR");
   value = TensorPath{text.substr(0, colon), std::string(text.substr(colon + 1))};
+  return {};
+}
+
+// One of the options of a choice that plans list.
+Status choose(Options& options, std::string_view choice, std::string_view flag, const std::string& option) {
+  if (!set_choice(options, choice, option)) return bad_value(flag, option, known_options(choice));
+  options.chosen.push_back({choice, option, std::string(flag)});
   return {};
 }
 
@@ -192,12 +200,7 @@ constexpr Flag kFlags[] = {
        return read_number<int>(f, v, 1, weights::kMostNodes, "auto or an integer from 1 to 16", o.nodes);
      }},
     {"--isa", "LEVEL", kAll, nullptr, "kernels: scalar, avx2, avx512, avx512_vnni, amx or best (best)",
-     [](Options& o, std::string_view f, const std::string& v) {
-       const std::optional<IsaLevel> level = parse_isa_level(v);
-       if (!level) return bad_value(f, v, "scalar, avx2, avx512, avx512_vnni, amx or best");
-       o.isa = *level;
-       return Status();
-     }},
+     [](Options& o, std::string_view f, const std::string& v) { return choose(o, plan::kIsaChoice, f, v); }},
     {"--emulate-gpu", "", kAll, "GPUs:", "run the plan's GPUs on the host: slow, for tests; no GPU is needed",
      [](Options& o, std::string_view, const std::string&) {
        o.emulate_gpu = true;
@@ -206,41 +209,17 @@ constexpr Flag kFlags[] = {
     {"--handoff", "KIND", kAll, nullptr,
      "between CPU and GPU: doorbell, hostnode or automatic (automatic: doorbell,\n"
      "and hostnode where the system refuses mapped memory)",
-     [](Options& o, std::string_view f, const std::string& v) {
-       for (const auto kind : {exec::HandoffKind::automatic, exec::HandoffKind::doorbell, exec::HandoffKind::hostnode}) {
-         if (v != exec::to_string(kind)) continue;
-         o.handoff = kind;
-         return Status();
-       }
-       return bad_value(f, v, "doorbell, hostnode or automatic");
-     }},
+     [](Options& o, std::string_view f, const std::string& v) { return choose(o, plan::kHandoffChoice, f, v); }},
     {"--products", "KIND", kAll, nullptr,
      "of prompts with bf16 weights on a GPU: own, or library (cuBLASLt where\n"
      "it can be opened: up to a third faster, 360 MiB of the card more) (own)",
-     [](Options& o, std::string_view f, const std::string& v) {
-       for (const auto kind : {exec::ProductsKind::own, exec::ProductsKind::library}) {
-         if (v != exec::to_string(kind)) continue;
-         o.products = kind;
-         return Status();
-       }
-       return bad_value(f, v, "own or library");
-     }},
+     [](Options& o, std::string_view f, const std::string& v) { return choose(o, plan::kProductsChoice, f, v); }},
     {"--update", "KIND", kAll, nullptr,
      "experts that change sides, where the plan has them: auto (as long as it\n"
      "pays), on or off (auto)",
-     [](Options& o, std::string_view f, const std::string& v) {
-       for (const auto kind : {exec::UpdateKind::automatic, exec::UpdateKind::on, exec::UpdateKind::off}) {
-         if (v != exec::to_string(kind)) continue;
-         o.update = kind;
-         return Status();
-       }
-       return bad_value(f, v, "auto, on or off");
-     }},
+     [](Options& o, std::string_view f, const std::string& v) { return choose(o, plan::kUpdateChoice, f, v); }},
     {"--host-sampling", "", kAll, nullptr, "choose tokens on the host: every step waits for the token of the last one",
-     [](Options& o, std::string_view, const std::string&) {
-       o.device_sampling = false;
-       return Status();
-     }},
+     [](Options& o, std::string_view f, const std::string&) { return choose(o, plan::kSamplingChoice, f, "host"); }},
     {"--no-graph", "", kAll, nullptr, "launch the steps of decode one by one instead of as a CUDA graph",
      [](Options& o, std::string_view, const std::string&) {
        o.graphs = false;

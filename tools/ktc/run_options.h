@@ -30,6 +30,12 @@ struct PromptSource {
   std::optional<std::filesystem::path> file;  // of --prompt-file
 };
 
+// What a flag asks of the plan's choices (runtime/plan/choices.h).
+struct Chosen {
+  std::string_view choice;  // its name there
+  std::string option, flag;
+};
+
 struct Options {
   bool help = false;
   std::filesystem::path plan;
@@ -60,6 +66,8 @@ struct Options {
 
   int threads = 0;  // 0: the executor decides
   int nodes = 0;    // likewise
+
+  std::vector<Chosen> chosen;  // in the order of the command line; already in the settings below, checked when the plan is open
   IsaLevel isa = IsaLevel::best;
 
   bool emulate_gpu = false;

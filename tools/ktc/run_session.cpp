@@ -7,6 +7,7 @@
 
 #include "runtime/base/progress.h"
 #include "runtime/weights/host_memory.h"
+#include "tools/ktc/run_choices.h"
 #include "tools/ktc/run_output.h"
 
 namespace ktc::run {
@@ -50,8 +51,10 @@ Status longer_than_cache(std::string place, std::string found, std::uint64_t mos
                      .remedy = "shorten it, or compile with a larger kv_cache.tokens in the policy"});
 }
 
-Status open_executor(const Options& options, Session& session, exec::Moments* moments) {
+Status open_executor(const Options& asked, Session& session, exec::Moments* moments) {
   const auto start = std::chrono::steady_clock::now();
+  Options options = asked;
+  KTC_RETURN_IF_ERROR(apply_choices(session.plan->plan, options));
   Progress progress("loading weights");
   exec::ExecutorOptions settings;
   settings.threads = options.threads;
