@@ -8,7 +8,8 @@
 //   product on a CPU   max(r, c) + 0.5 min(r, c): r = bytes / (read rate * read_efficiency), c = operations / rate of the kernel
 //                      that the rows per matrix select (tiles.h). The 0.5 is what overlap leaves, fitted to expert layers that
 //                      were measured at 1 to 256 tokens per expert: within 17 % (cost_model_test.cpp)
-//                      c has the time of the values that are written: scaled, activated, quantised, added
+//                      c has the time of the values that are written: scaled, activated, quantised, added. In decode also
+//                      min(product_us, that time): at the end of a product some workers have nothing left to read
 //   product on a GPU   max(r, c) + kernels * (kernel_us + columns * column_ns); of prompts with times of their own, a router's products
 //                      for each column at least prefill_column_ns, and 8 bytes moved for each value
 //   attention          its products, and the KV cache read once for each row: context * bytes of a token; operations at a rate of

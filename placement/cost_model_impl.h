@@ -29,6 +29,8 @@ struct CostModel::Impl {
   Time work(const DeviceRates& rate, Format weights, Format activations, std::uint32_t group, double bytes,
             double operations, double rows, Fixed fixed, double values = 0, bool experts = false) const;
   static Time with_fixed(Time time, Fixed fixed);
+  // What workers wait at the ends of `products` one behind the other that take `us` without: in steps of decode, on a CPU.
+  Time ends(const DeviceRates& rate, const Step& step, double products, double us) const;
   // Few rows are in a graph. Of many, a router's products walk through all columns on few processors before any has a
   // result.
   Fixed kernel_time(const DeviceRates& rate, const Step& step, bool router = false) const;

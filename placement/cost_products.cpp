@@ -39,6 +39,18 @@ struct Kernels {
   double operator()(const models::HeadDesc&) const { return 1; }
 };
 
+// Products of one module that follow each other on a CPU, each with the output of the one before: all workers meet between them.
+struct Products {
+  double operator()(const models::EmbeddingDesc&) const { return 0; }
+  double operator()(const models::NormDesc&) const { return 0; }
+  double operator()(const models::GqaDesc&) const { return 2; }
+  double operator()(const models::MlaDesc&) const { return 3; }
+  double operator()(const models::RouterDesc&) const { return 1; }
+  double operator()(const models::ExpertsDesc&) const { return 2; }
+  double operator()(const models::MlpDesc&) const { return 2; }
+  double operator()(const models::HeadDesc&) const { return 1; }
+};
+
 // Operations of one row per cached token, and elements of the cache per token.
 struct Attention {
   double operations = 0, elements = 0, heads = 0;
@@ -87,6 +99,12 @@ Time CostModel::Impl::work(const DeviceRates& rate, Format weights, Format activ
 
 Time CostModel::Impl::with_fixed(Time time, Fixed fixed) {
   time[Bound::kernels] += fixed.us + std::max(0.0, fixed.least - time.total());
+  return time;
+}
+
+Time CostModel::Impl::ends(const DeviceRates& rate, const Step& step, double products, double us) const {
+  Time time;
+  if (is_cpu(rate.device) && step.decode) time[Bound::cpu_read] = std::min(products * rate.product_us, us);
   return time;
 }
 
@@ -155,6 +173,7 @@ Expected<Time> CostModel::Impl::module_time(const Step& step, std::uint32_t inde
                    kernel_time(rate, step, module.cls == ModuleClass::Router) *
                        std::visit(Kernels{cpu_side}, module.attributes),
                    rows * values_of(module, cpu_side));
+  time += ends(rate, step, std::visit(Products{}, module.attributes), time.total() - time[Bound::kernels]);
   if (const double per_head = matrix_operations(shapes, module, true); per_head > 0)
     time += work(rate, placed.unrounded, cpu_side ? Format::f32 : placed.activations, 0, 0, rows * per_head, rows, {}) *
             (cpu_side && !step.decode ? kPerHead : 1);
@@ -179,10 +198,10 @@ Time CostModel::Impl::expert_time(const Step& step, const MoeLayer& layer, const
   if (load.distinct <= 1e-9) return {};
   const double pairs = load.pairs * step.rows;
   const Fixed kernels = kernel_time(rate, step) * (is_cpu(rate.device) ? 1 : 2);
-  if (load.alike.empty())
-    return work(rate, weights, activations, group, load.distinct * expert_bytes, pairs * layer.operations,
-                pairs / load.distinct, kernels);
   Time time;
+  if (load.alike.empty())
+    time = work(rate, weights, activations, group, load.distinct * expert_bytes, pairs * layer.operations,
+                pairs / load.distinct, {});
   for (const Load::Alike& a : load.alike) {
     // a CPU's tiles have sixteen rows: where only some of the step's rows choose an expert half of its last one is
     // padding
@@ -191,6 +210,7 @@ Time CostModel::Impl::expert_time(const Step& step, const MoeLayer& layer, const
                  a.rows * layer.outputs, a.rows > kFewRows) *
             a.experts;
   }
+  time += ends(rate, step, Products{}(models::ExpertsDesc{}), time.total());
   return with_fixed(time, kernels);
 }
 

@@ -23,6 +23,7 @@ struct DeviceRates {
   double pcie = 0;     // cuda: host to device
   double attention_read = 0;  // cuda: share of `read` that keys and values of one token reach
   double kernel_us = 0, step_us = 0, handoff_us = 0;
+  double product_us = 0;  // cpu: at the end of a product of few rows; 0 where the target is silent, whose efficiencies then have it
   // cuda: of a kernel, more for each column of the model's rows; of a kernel in prompts, and of their routers for each column
   double column_us = 0, prefill_kernel_us = 0, prefill_column_us = 0;
   double handoff = 0;  // cuda: bytes of records and results

@@ -37,6 +37,7 @@ struct CpuTarget {
   double attention_tflops = 0;   // operations of attention, cached keys and values read from a cache, all cores
   double value_ns = 0;           // one core's time for one value that a product writes: scaled, activated, quantised, added
   double kernel_us = 0;          // fixed time of one parallel loop of a step
+  double product_us = 0;         // that workers wait at the end of a product of few rows, which reads for longer than that
   double step_us = 0;            // of a step besides its kernels: its inputs written, its logits looked at
 };
 

@@ -58,6 +58,7 @@ std::string target_text(const Target& target, const std::string& comment) {
   rate(&text, "  ", "attention_tflops", cpu.attention_tflops);
   rate(&text, "  ", "value_ns", cpu.value_ns);
   rate(&text, "  ", "kernel_us", cpu.kernel_us);
+  rate(&text, "  ", "product_us", cpu.product_us);
   rate(&text, "  ", "step_us", cpu.step_us);
   if (!target.gpus.empty()) text += "gpus:\n";
   for (const GpuTarget& gpu : target.gpus) {

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Predicted against measured speed of the plans of docs/performance.md; check_prediction.sh calls it.
 
-A round is: probe, then for every plan predict and measure. With several rounds a row has the medians of both and of their ratio."""
+A round is: probe, then for every plan predict and measure. With several rounds a row has the medians of both and of their ratio: on a
+machine whose rates move within minutes one round says little."""
 import argparse
 import json
 import os
@@ -23,13 +24,20 @@ rules:
 kv_cache: {{dtype: bf16, tokens: 1024, sequences: 1, page: 16}}
 batch: {{decode: [1], chunk: 256}}
 """
-HALF = "experts: {strategy: uniform, on_gpu: 50%, gpu: {devices: [cuda:0], weights: int4, group: 64}}\n"
+# random: the same experts whether the policy has counts or not
+HALF = "experts: {strategy: random, on_gpu: 50%, gpu: {devices: [cuda:0], weights: int4, group: 64}}\n"
 LATE = "defer: {max_per_token: 4, phases: [decode], scope: cpu}\n"
 
 
-def plan(name, model, policy, prompt, new, alias=0, streamed=False, extra="", record=True):
+# Routers of made-up weights choose by Zipf's law and tokens are drawn: greedy ones repeat, and so do their experts, which a last cache
+# of hundreds of megabytes then holds.
+ZIPF = "0.6"
+DRAWN = ["--temperature", "1", "--top-k", "20", "--seed", "1"]
+
+
+def plan(name, model, policy, prompt, new, alias=0, streamed=False, extra="", record=True, drawn=True):
     return {"name": name, "model": model, "policy": policy, "prompt": prompt, "new": new, "alias": alias, "streamed": streamed, "extra": extra,
-            "record": record}
+            "record": record, "drawn": drawn}
 
 
 def shapes():
@@ -42,7 +50,7 @@ def shapes():
         plan("q30-int4-half-hot", q30, on_cpu, 2048, 32, 24, extra=HALF),
         plan("q80-int4", q80, on_cpu, 1024, 32, 20),
         plan("v3-int4", v3, "test/shapes/policies/int8-dense-int4-experts.yaml", 256, 12, 3, extra="limits: {cpu: 900GiB}\n"),
-        plan("q30-all-on-gpu", q30, on_gpu, 2048, 64, 4, record=False),
+        plan("q30-all-on-gpu", q30, on_gpu, 2048, 64, 4, record=False, drawn=False),
         plan("q30-streamed", q30, "test/shapes/policies/int4-streamed.yaml", 8192, 8, 24, streamed=True, record=False),
         plan("q30-cpu-int8", q30, CPU.format(experts="int8", rest="int8"), 256, 16, 16),
         plan("q30-cpu-int4", q30, CPU.format(experts="int4", rest="int8"), 256, 16, 24),
@@ -69,9 +77,12 @@ def policy_text(p, root, counts=None):
     text = re.sub(r"(?m)^kv_cache:.*$", f"kv_cache: {{dtype: bf16, tokens: {context}, sequences: 1, page: 16}}", text)
     chunk = f"chunk: 2048, stream_chunk: {p['prompt']}" if p["streamed"] else f"chunk: {p['prompt']}"
     text = re.sub(r"(?m)^batch:.*$", f"batch: {{decode: [1], {chunk}}}", text)
-    if counts and "experts:" not in p["extra"]:
+    extra = p["extra"]
+    if counts and "experts: {" in extra:
+        extra = extra.replace("experts: {", f"experts: {{statistics: {counts}, ")
+    elif counts:
         text += f"experts: {{statistics: {counts}}}\n"
-    return text + p["extra"]
+    return text + extra
 
 
 class Machine:
@@ -106,7 +117,7 @@ class Machine:
         model = p["model"] if os.path.isabs(p["model"]) else os.path.join(ROOT, p["model"])
         words = [os.path.join(self.options.bin, "ktc"), "compile", model, "--policy", policy, "--target", target, *self.model_flags]
         if not any(name.endswith(".safetensors") for name in os.listdir(model)):
-            words.append("--random-weights")
+            words += ["--random-weights", "--router-zipf", ZIPF]
             if p["alias"]:
                 words += ["--alias-layers", str(p["alias"])]
         return words
@@ -129,7 +140,7 @@ class Machine:
             if out is None:
                 return None, error
         words = [os.path.join(self.options.bin, "ktc-run"), path, "--bench", f"{p['prompt']},{p['new']}", "--repeat", str(self.options.repeat),
-                 "--json", *self.options.run_flag]
+                 "--json", *(DRAWN if p["drawn"] else []), *self.options.run_flag]
         if os.path.exists(self.counts(p)):  # ktc-run adds to it
             os.remove(self.counts(p))
         if p["record"]:

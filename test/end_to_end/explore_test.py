@@ -89,7 +89,7 @@ with tempfile.TemporaryDirectory() as folder:
     result = run("probe", "--emulate-gpu", "-o", probed, "--seconds", "280", *common)
     check(result.returncode == 0, result.stderr)
     text = open(probed).read()
-    for key in ["read_gb_per_s", "cache_gb_per_s", "vnni_tops", "read_efficiency", "value_ns", "kernel_us", "step_us", "attention_tflops",
+    for key in ["read_gb_per_s", "cache_gb_per_s", "vnni_tops", "read_efficiency", "value_ns", "kernel_us", "product_us", "step_us", "attention_tflops",
                 "pcie_gb_per_s", "bf16_tflops", "matrix_efficiency", "attention_efficiency", "column_ns", "prefill_kernel_us",
                 "prefill_column_ns", "handoff_us", "handoff_gb_per_s"]:
         check(key in text, (key, text))

@@ -329,6 +329,26 @@ TEST(CostModelTest, FixedTimesAreThoseOfTheStep) {
 }
 
 // The bytes of records and results at their own rate: 2 and 16 / 6 a column.
+TEST(CostModelTest, WorkersWaitAtTheEndsOfProductsOfFewRows) {
+  Plan plan(kQwen30);
+  plan.policy.batch.decode = {1, 4};
+  const Prediction before = plan.predict();
+  plan.target.cpu.product_us = 7;
+  const Prediction after = plan.predict();
+  // experts are two products one behind the other, in each of 48 layers; prompts keep theirs in their efficiencies
+  EXPECT_NEAR(after.steps[0].us - before.steps[0].us, 48 * 2 * 7, 1e-6);
+  EXPECT_NEAR(after.steps[1].us - before.steps[1].us, 48 * 2 * 7, 1e-6);
+  EXPECT_EQ(after.steps[2].us, before.steps[2].us);
+  // never more than the products take by themselves
+  plan.target.cpu.product_us = 1e6;
+  EXPECT_NEAR(plan.first().parts.cpu_experts, 2 * before.steps[0].parts.cpu_experts, 1e-6);
+  // on a CPU alone: attention's two, the router, the experts' two and the head
+  Plan alone(kQwen30, Format::int8, "cpu");
+  const double without = alone.first().us;
+  alone.target.cpu.product_us = 0.5;
+  EXPECT_NEAR(alone.first().us - without, 48 * 5 * 0.5 + 0.5, 1e-6);
+}
+
 TEST(CostModelTest, WideRowsAreHandedOffLonger) {
   Plan plan({.layers = 3, .hidden = 2048, .experts = 8, .top_k = 2, .intermediate = 64}, Format::int4);
   const double fast = plan.first().us;

@@ -13,8 +13,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 #include <thread>
 #include <vector>
 
@@ -22,17 +20,17 @@
 #include "compiler/pipeline/Pipeline.h"
 #include "llvm/Support/JSON.h"
 #include "mlir/IR/MLIRContext.h"
+#include "tools/ktc/text_file.h"
 
 namespace ktc::tools {
 namespace {
 
 namespace fs = std::filesystem;
 
-std::string slurp(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::stringstream text;
-  text << in.rdbuf();
-  return text.str();
+// Of a file that a run was to write: empty where it did not.
+std::string text_of(const fs::path& path) {
+  Expected<std::string> text = read_text_file("", path);
+  return text.ok() ? std::move(text).value() : std::string();
 }
 
 std::string last_line(std::string text) {
@@ -45,6 +43,8 @@ Status failed(const std::string& what, int error) {
 }
 
 std::atomic<pid_t> running{0};
+
+constexpr float kZipf = 0.6f;  // the most popular of 128 experts then serves a third of all tokens
 
 // Runs a program without a shell; its outputs go to files. Returns the exit status, -1 for a signal. `seconds`: 0 for as long as it likes.
 Expected<int> run(const std::vector<std::string>& arguments, const fs::path& out, const fs::path& err, double seconds) {
@@ -109,6 +109,7 @@ Expected<Measured> measure_plan(const models::ModelDesc& model, const placement:
     if (options.random_seed) {
       emit.random.emplace();
       emit.random->seed = *options.random_seed;
+      if (options.varied) emit.random->router_zipf = kZipf;
     }
     KTC_RETURN_IF_ERROR(compiler::emitPlan(*module, model, emit));
   }
@@ -116,11 +117,12 @@ Expected<Measured> measure_plan(const models::ModelDesc& model, const placement:
   const fs::path out = scratch / "out.json", err = scratch / "err.txt";
   std::vector<std::string> words = {program.string(), plan.string(), "--bench", fmt::format("{},{}", options.prompt, options.new_tokens), "--json"};
   if (options.emulate_gpu) words.push_back("--emulate-gpu");
+  if (options.varied) words.insert(words.end(), {"--temperature", "1", "--top-k", "20", "--seed", "1"});
   if (options.quiet) words.insert(words.end(), {"--repeat", "5"});
   KTC_ASSIGN_OR_RETURN(const int status, run(words, out, err, options.seconds));
   if (status != 0)
-    return Status(StatusCode::unsupported, "not run here: " + (status < 0 ? std::string("ktc-run was killed") : last_line(slurp(err))));
-  auto json = llvm::json::parse(slurp(out));
+    return Status(StatusCode::unsupported, "not run here: " + (status < 0 ? std::string("ktc-run was killed") : last_line(text_of(err))));
+  auto json = llvm::json::parse(text_of(out));
   if (!json) {
     llvm::consumeError(json.takeError());
     return Status(StatusCode::internal, "--measure: ktc-run --bench --json said no JSON; please report this");

@@ -32,17 +32,18 @@ constexpr double kForPlans = 5;         // of them, kept for writing the file wh
 // Small plans run in processes of their own, each of which opens the GPU.
 Status probe_plans(const PlanProbe& probe, placement::Target* target) {
   fmt::print(stderr, "ktc: measuring plans on the CPU\n");
-  FormatTimes times;
+  MemoryTimes times;
   KTC_RETURN_IF_ERROR(probe_memory_plans(probe, target, &times));
   KTC_RETURN_IF_ERROR(probe_cpu_plans(probe, target));
   for (std::size_t gpu = 0; gpu < target->gpus.size(); ++gpu) {
     fmt::print(stderr, "ktc: measuring plans on {}\n", target->gpus[gpu].device);
     KTC_RETURN_IF_ERROR(probe_gpu_plans(probe, gpu, target));
   }
+  fmt::print(stderr, "ktc: measuring the CPU once more\n");
+  KTC_RETURN_IF_ERROR(probe_cpu_again(&target->cpu));
   KTC_RETURN_IF_ERROR(probe_memory_plans(probe, target, &times));
   std::string moments;
-  for (const auto& [format, us] : times)
-    moments += fmt::format("{}{} {:.0f} us", moments.empty() ? "" : ", ", to_string(format), fmt::join(us, " and "));
+  for (const auto& [name, us] : times) moments += fmt::format("{}{} {:.0f} us", moments.empty() ? "" : ", ", name, fmt::join(us, " and "));
   fmt::print(stderr, "ktc: a token of plans that read much memory, first and last: {}\n", moments);
   return {};
 }

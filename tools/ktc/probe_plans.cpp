@@ -31,7 +31,7 @@ struct Small {  // a plan
   std::string experts_on, rest_on;     // devices
   std::string experts, rest;           // weights
   std::uint32_t prompt = 32, tokens = 64;
-  bool fixed = true;                   // fixed times decide: what other programs add to them is left out
+  bool fixed = true;  // fixed times decide: what other programs add to them is left out; false: experts change from token to token
 };
 struct Microseconds {
   double decode = 0, prefill = 0;  // of a step
@@ -66,6 +66,7 @@ class Plans {
     options.seconds = std::chrono::duration<double>(probe_.deadline - std::chrono::steady_clock::now()).count();
     options.emulate_gpu = probe_.emulated;
     options.quiet = small.fixed;
+    options.varied = !small.fixed;
     if (options.seconds <= 0)
       return make_error(StatusCode::unavailable, {.place = std::string("plan ") + small.name, .what = "no time is left to measure it",
                                                   .remedy = "give ktc probe more with --seconds"});
@@ -141,30 +142,36 @@ class Plans {
 
 }  // namespace
 
-Status probe_memory_plans(const PlanProbe& probe, Target* target, FormatTimes* times) {
-  constexpr double kGib = std::uint64_t{1} << 30;
-  constexpr std::pair<const char*, Format> kFormats[] = {{"int8", Format::int8}, {"int4", Format::int4}};
+Status probe_memory_plans(const PlanProbe& probe, Target* target, MemoryTimes* times) {
+  constexpr double kGib = std::uint64_t{1} << 30, kMostEnds = 20;  // more is noise of a machine that others use
   KTC_ASSIGN_OR_RETURN(Plans plans, Plans::create(probe, target));
   placement::CpuTarget& cpu = target->cpu;
   const auto available = weights::available_memory();
   const double free = available ? static_cast<double>(*available) : 4 * kGib;
-  const double most = probe.emulated ? kGib / 16 : std::min({free / 8, 8 * kGib, 0.5 * kGib * cpu.cores});
-  // Half as many experts as a model of 30B has: of as much memory, more is read for each token, which no cache then has for the next.
-  Shape shape{0, 2048, 2, 1, 64, 8, 768};
-  if (probe.emulated) shape.hidden = 512;
+  const double most = probe.emulated ? kGib / 16 : std::min({free / 8, 4 * kGib, 0.25 * kGib * cpu.cores});
+  const auto plan = [&](const char* name, const char* weights, std::uint32_t experts, std::uint32_t hidden, std::uint32_t intermediate) {
+    if (probe.emulated) hidden /= 4, intermediate /= 4;
+    const double expert = 3.0 * hidden * intermediate * (std::string_view(weights) == "int8" ? 1 : 0.53);
+    Shape shape{2, hidden, 2, 1, experts, 8, intermediate};
+    shape.experts = static_cast<std::uint32_t>(std::clamp(most / 2 / expert, 8.0, 1.0 * experts));
+    shape.layers = static_cast<std::uint32_t>(std::clamp(most / (shape.experts * expert), 2.0, 48.0));
+    return Small{name, shape, "cpu", "cpu", weights, weights, 8, 64, false};
+  };
+  // Layers of models of 30B and of 671B parameters with fewer experts: of as much memory, more is read for each token.
+  const Small small[] = {plan("int8", "int8", 64, 2048, 768), plan("int4", "int4", 64, 2048, 768), plan("wide int4", "int4", 32, 7168, 2048)};
+  std::vector<Taken> taken;
+  for (const Small& one : small) {
+    KTC_ASSIGN_OR_RETURN(Taken measured, plans.measure(one));
+    std::vector<double>& all = (*times)[one.name];
+    all.push_back(measured.us.decode);
+    measured.us.decode = std::accumulate(all.begin(), all.end(), 0.0) / static_cast<double>(all.size());
+    taken.push_back(std::move(measured));
+  }
   placement::Efficiency& reads = cpu.read_efficiency;
   const double before = reads[Format::int8];
-  std::vector<Taken> taken;
-  for (const auto& [name, format] : kFormats) {
-    const double layer = 3.0 * shape.experts * shape.hidden * shape.intermediate * (format == Format::int8 ? 1 : 0.53);
-    shape.layers = static_cast<std::uint32_t>(std::clamp(most / layer, 2.0, 48.0));
-    KTC_ASSIGN_OR_RETURN(Taken plan, plans.measure({name, shape, "cpu", "cpu", name, name, 8, 64, false}));
-    std::vector<double>& all = (*times)[format];
-    all.push_back(plan.us.decode);
-    plan.us.decode = std::accumulate(all.begin(), all.end(), 0.0) / static_cast<double>(all.size());
-    taken.push_back(std::move(plan));
-  }
-  KTC_RETURN_IF_ERROR(plans.solve({{&taken[0], true, &reads[Format::int8], 0.01, 4}, {&taken[1], true, &reads[Format::int4], 0.01, 4}}));
+  KTC_RETURN_IF_ERROR(plans.solve({{&taken[2], true, &reads[Format::int4], 0.01, 4},
+                                   {&taken[1], true, &cpu.product_us, 0.01, kMostEnds},
+                                   {&taken[0], true, &reads[Format::int8], 0.01, 4}}));
   if (before > 0) reads[Format::fp8] *= reads[Format::int8] / before;
   const double fastest = std::max({1.0, reads[Format::int8], reads[Format::int4]});
   cpu.read_gb_per_s *= fastest;

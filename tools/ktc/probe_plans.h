@@ -5,6 +5,7 @@
 #include <chrono>
 #include <filesystem>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "placement/target.h"
@@ -18,14 +19,15 @@ struct PlanProbe {
   bool emulated = false;                           // tiny plans on the emulated GPU: for tests
 };
 
-// Microseconds of a step of the plans of probe_memory_plans, one for every time that they were measured.
-using FormatTimes = std::map<Format, std::vector<double>>;
+// Microseconds of a token of the plans of probe_memory_plans by their names, one for every time that they were measured.
+using MemoryTimes = std::map<std::string, std::vector<double>>;
 
-// Decode of plans of INT8 and INT4 experts that read gigabytes, for memory need not be equally fast everywhere, nor at all times: every
-// call measures once more, adds to `times` and takes the mean of all. An eighth of the free memory for each plan, at most 8 GiB
-// and half a GiB a core. Sets the CPU's efficiencies of reading these formats, and in proportion to INT8 that of FP8; where a plan reads
-// faster than read_gb_per_s said, that becomes what the fastest one reads, and all efficiencies shrink by as much.
-Status probe_memory_plans(const PlanProbe& probe, placement::Target* target, FormatTimes* times);
+// Decode of plans of INT8 and INT4 experts, small and large, that read gigabytes, for memory need not be equally fast everywhere, nor
+// at all times: every call measures once more, adds to `times` and takes the mean of all. Each plan takes an eighth of the free memory, at
+// most 4 GiB and a quarter of a GiB a core. Sets the CPU's product_us and its efficiencies of reading these formats, and in
+// proportion to INT8 that of FP8; where a plan reads faster than read_gb_per_s said, that becomes what the fastest one reads, and
+// all efficiencies shrink by as much.
+Status probe_memory_plans(const PlanProbe& probe, placement::Target* target, MemoryTimes* times);
 // `target`: read rates, peaks and efficiencies of experts on the CPU must be there. Sets of the CPU: attention_tflops, the
 // efficiencies of floats, kernel_us, step_us.
 Status probe_cpu_plans(const PlanProbe& probe, placement::Target* target);
