@@ -37,7 +37,8 @@ Status AttendMemory::allocate(const planfb::PlanT& plan, const std::vector<const
   return {};
 }
 
-void AttendMemory::fill(StepState& state) {
+void AttendMemory::fill(StepState& state, Part part) {
+  std::vector<TokenRun>& runs = runs_[static_cast<std::size_t>(part)];
   state.attend_scratch = reinterpret_cast<float*>(memory_.data());
   state.attend_scratch_each = scratch_each_;
   state.attend_parts = state.attend_scratch + scratch_floats_;
@@ -46,24 +47,24 @@ void AttendMemory::fill(StepState& state) {
   // long runs where tokens are many, so that every worker still gets some
   const std::size_t workers = static_cast<std::size_t>(state.workers->threads());
   const std::size_t most = std::clamp<std::size_t>(state.tokens / (4 * workers), 1, kMostRunTokens);
-  runs_.clear();
+  runs.clear();
   for (std::size_t t = 0; t < state.tokens; ++t) {
     const Token& token = state.token[t];
-    if (!runs_.empty() && runs_.back().count < most) {
+    if (!runs.empty() && runs.back().count < most) {
       const Token& before = state.token[t - 1];
       if (before.pages == token.pages && before.position + 1 == token.position) {
-        ++runs_.back().count;
+        ++runs.back().count;
         continue;
       }
     }
-    runs_.push_back({static_cast<std::uint32_t>(t), 1});
+    runs.push_back({static_cast<std::uint32_t>(t), 1});
   }
-  std::sort(runs_.begin(), runs_.end(), [&](const TokenRun& a, const TokenRun& b) {
+  std::sort(runs.begin(), runs.end(), [&](const TokenRun& a, const TokenRun& b) {
     const std::uint32_t p = state.token[a.first].position, q = state.token[b.first].position;
     return p != q ? p > q : a.first < b.first;
   });
-  state.runs = runs_.data();
-  state.run_count = runs_.size();
+  state.runs = runs.data();
+  state.run_count = runs.size();
 }
 
 }  // namespace ktc::exec

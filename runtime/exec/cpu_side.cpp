@@ -171,6 +171,24 @@ void CpuSide::fill(const planfb::PlanT& plan, std::span<const StepSequence> sequ
   attend_.fill(state);
 }
 
+void CpuSide::fill_half(Part part, const planfb::PlanT& plan, const StepHalf& half, std::size_t first, const HalfInputs& inputs) {
+  StepState& to = halves_[part == Part::second];
+  to = state;
+  to.tokens = half.tokens;
+  to.rows = 0;
+  to.first = first;
+  to.token = state.token + first;
+  attend_.fill(to, part);
+  std::size_t t = 0;
+  for (const StepSequence& s : half.sequences)
+    for (std::size_t i = 0; i < s.ids.size(); ++i, ++t) {
+      const std::uint32_t position = s.position + static_cast<std::uint32_t>(i);
+      for (const Ids& ids : inputs.ids) *ids.row(t) = s.ids[i];
+      for (const Ids& positions : inputs.positions) *positions.row(t) = static_cast<std::int32_t>(position);
+      for (const Ids& deferred : inputs.deferred) *deferred.row(t) = is_deferred(plan, s, position);
+    }
+}
+
 // In double: a float product of position and frequency is off by 1e-3 radians at position 32768.
 void CpuSide::fill_ropes() {
   for (const RopeTable& rope : memory.ropes) {

@@ -7,6 +7,7 @@
 #include "runtime/exec/attend_memory.h"
 #include "runtime/exec/entry_program.h"
 #include "runtime/exec/executor.h"
+#include "runtime/exec/halves.h"
 #include "runtime/exec/resolve.h"
 #include "runtime/weights/host_memory.h"
 
@@ -34,8 +35,11 @@ class CpuSide {
   // Before the steps: writes the inputs, counts tokens and rows, orders tokens by their cost. No sequences: no tokens.
   void fill(const planfb::PlanT& plan, std::span<const StepSequence> sequences, const CpuInputs& inputs);
   void fill_ropes();
-  void run(const Step& step) const {
-    std::visit([this](const auto& s) { run_step(s, state); }, step);
+  // Behind fill(): what steps of a half are told, and its inputs. `first`: tokens of the step in front of it.
+  void fill_half(Part part, const planfb::PlanT& plan, const StepHalf& half, std::size_t first, const HalfInputs& inputs);
+  const StepState& part(Part part) const { return part == Part::whole ? state : halves_[part == Part::second]; }
+  void run(const Step& step, Part of = Part::whole) const {
+    std::visit([&](const auto& s) { run_step(s, part(of)); }, step);
   }
 
   weights::HostBlock arena;
@@ -48,6 +52,7 @@ class CpuSide {
   Status allocate(const planfb::PlanT& plan, std::uint64_t more);
   Status allocate_tile_scratch(const planfb::PlanT& plan, const weights::WeightStore& weights);
 
+  StepState halves_[2];
   std::vector<WorkerNode> nodes_;  // that place() chose
   std::vector<weights::HostBlock> caches_;
   weights::HostBlock rope_values_, tile_scratch_;

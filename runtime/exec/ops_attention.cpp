@@ -16,7 +16,7 @@ void run_step(const GqaStep& s, const StepState& state) {
       s.norm(in, norm, s.norm_eps, dim, out);
     else
       std::memcpy(out, in, dim * sizeof(float));
-    s.rotate(out, s.rope->cos + t * half, s.rope->sin + t * half, 2 * half, s.rope->interleaved);
+    s.rotate(out, s.rope->cos + (state.first + t) * half, s.rope->sin + (state.first + t) * half, 2 * half, s.rope->interleaved);
   };
   state.workers->parallel_for(state.tokens * parts, claim_grain(8 * dim), [&](std::size_t begin, std::size_t end) {
     alignas(64) float key[kMostHeadWidth];
@@ -83,8 +83,8 @@ void run_step(const MlaStep& s, const StepState& state) {
       if (item >= products) {
         const std::size_t t = item - products;
         const Token& token = state.token[t];
-        const float* cos = s.rope->cos + t * half;
-        const float* sin = s.rope->sin + t * half;
+        const float* cos = s.rope->cos + (state.first + t) * half;
+        const float* sin = s.rope->sin + (state.first + t) * half;
         for (std::size_t h = 0; h < s.heads; ++h) {
           float* query = s.query + t * query_stride + h * head_query + s.latent_dim;
           std::memcpy(query, s.q.row(t) + h * head_in + s.nope_dim, s.rope_dim * sizeof(float));

@@ -64,8 +64,11 @@ void run_step(const AddNormStep& s, const StepState& state) {
 
 void run_step(const SelectRowsStep& s, const StepState& state) {
   row_phase(*state.workers, state.rows, s.out.columns, [&](std::size_t begin, std::size_t end) {
-    for (std::size_t r = begin; r < end; ++r)
-      std::memcpy(s.out.row(r), s.x.row(static_cast<std::size_t>(*s.output_rows.row(r))), s.out.columns * sizeof(float));
+    for (std::size_t r = begin; r < end; ++r) {
+      const std::size_t t = static_cast<std::size_t>(*s.output_rows.row(r));
+      const bool second = s.second.data != nullptr && t >= state.cut;
+      std::memcpy(s.out.row(r), second ? s.second.row(t - state.cut) : s.x.row(t), s.out.columns * sizeof(float));
+    }
   });
 }
 

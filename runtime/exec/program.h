@@ -73,6 +73,8 @@ struct ResultCells;  // result_cells.h
 struct StepState {
   Workers* workers = nullptr;
   std::size_t tokens = 0, rows = 0;
+  std::size_t first = 0;                        // of the tokens: how many of the step's stand before them; not 0 in a second half alone
+  std::size_t cut = 0;                          // of an entry cut in halves: how many tokens its first one has
   const Token* token = nullptr;                 // [tokens]
   const TokenRun* runs = nullptr;               // [run_count]: every token once, by descending position
   std::size_t run_count = 0;
@@ -217,6 +219,7 @@ struct AddNormStep {
 struct SelectRowsStep {
   Matrix x, out;
   Ids output_rows;
+  Matrix second;  // of an entry cut in halves: x is the first one; else no data
 };
 
 // Counting sort of the filtered (row, k) pairs by matrix; within a matrix pairs stay in row order. Fills pair_row,

@@ -181,7 +181,7 @@ class StepResolver : public StepReader {
     s.layer = kv_layer(op.cache, op.cache_layer);
     s.latent_part = kv_part(*plan_.caches[op.cache], 0);
     s.rope_part = kv_part(*plan_.caches[op.cache], 1);
-    const MlaWorkspace space = mla_workspace(entry_.max_tokens, op.heads, op.latent_dim, op.rope_dim);
+    const MlaWorkspace space = mla_workspace(bound(), op.heads, op.latent_dim, op.rope_dim);
     s.query = reinterpret_cast<float*>(workspace());
     s.context = reinterpret_cast<float*>(workspace() + space.query);
     s.matmul_uk = kernels_.matmul(view(op.w_uk).format);
@@ -284,6 +284,7 @@ class StepResolver : public StepReader {
     SelectRowsStep s = {};
     s.x = in(0);
     s.output_rows = ids(1);
+    if (step_.inputs.size() > 2) s.second = in(2);
     s.out = out(0);
     return Step(s);
   }
@@ -373,6 +374,9 @@ Status check_runnable(const planfb::PlanT& plan) {
                                                   device->name, "cpu alone", compile});
   if (plan.devices.size() != 1)
     return make_error(StatusCode::unsupported, {"devices", "more than one CPU", std::to_string(plan.devices.size()), "1", compile});
+  for (const auto& entry : plan.entries)
+    if (plan::is_cut(*entry))
+      return make_error(StatusCode::unsupported, {"entry " + entry->name, "halves of a step on the CPU alone", "", "whole steps", compile});
   return check_parts(plan);
 }
 

@@ -25,7 +25,7 @@ class StepReader {
   Matrix out(std::size_t i) const { return rows<float>(step_.outputs[i]); }
   Ids ids(std::size_t i) const { return rows<std::int32_t>(step_.inputs[i]); }
   bool of_rows() const { return entry_.buffers[step_.outputs[0].buffer()]->symbol == planfb::Symbol::rows; }
-  std::uint64_t bound() const { return of_rows() ? entry_.max_rows : entry_.max_tokens; }
+  std::uint64_t bound() const { return plan::bound_of(entry_, entry_.buffers[step_.outputs[0].buffer()]->symbol); }
   std::byte* workspace() const { return memory_.arena + entry_.buffers[step_.workspace]->offset; }
 
   const weights::WeightView& view(std::uint32_t w) const { return weights_[w]; }
