@@ -10,6 +10,7 @@
 #include "placement/saturating.h"
 #include "placement/tiles.h"
 #include "runtime/formats/gpu_workspace.h"
+#include "runtime/formats/halves.h"
 #include "runtime/formats/workspace.h"
 
 namespace ktc::placement {
@@ -140,7 +141,8 @@ std::uint64_t arena_bound(const ModelDesc& model, const std::vector<ModulePlacem
   const bool gpu = device != "cpu";
   std::vector<std::uint64_t> sizes;
   if (gpu) sizes.assign(batch.decode.begin(), batch.decode.end());
-  if (gpu) sizes.insert(sizes.end(), {batch.chunk, batch.stream_chunk});
+  if (gpu)
+    for (const std::uint64_t n : {batch.chunk, batch.stream_chunk}) sizes.insert(sizes.end(), {n, first_half_bound(n), second_half_bound(n)});
   std::map<int, std::uint64_t> layers;
   std::map<int, std::uint64_t> top_k;
   for (const Module& module : model.modules)

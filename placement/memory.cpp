@@ -106,14 +106,14 @@ std::vector<std::string> devices_of(const Target& target) {
   return devices;
 }
 
-// The largest of the entries that kt-specialise-entries makes.
+// The largest of the entries that kt-specialise-entries makes. Those of prompts may be cut in halves, which nobody knows yet.
 std::uint64_t step_block_bytes(const ModelDesc& model, const Policy& policy) {
   const KvCachePolicy& kv = policy.kv_cache;
   std::uint64_t most = 0;
   for (const std::uint64_t n : {policy.batch.chunk, policy.batch.stream_chunk})
     if (n != 0)
-      most = std::max(most, step_block_layout(n, extend_rows(n, kv.sequences, model.vocab), std::min<std::uint64_t>(kv.sequences, n),
-                                              pages_per_sequence(kv)).bytes);
+      most = std::max(most, step_blocks(n, extend_rows(n, kv.sequences, model.vocab), std::min<std::uint64_t>(kv.sequences, n),
+                                        pages_per_sequence(kv), n >= 2).bytes);
   for (const std::uint64_t n : policy.batch.decode) most = std::max(most, step_block_layout(n, n, n, pages_per_sequence(kv)).bytes);
   return most;
 }

@@ -103,8 +103,8 @@ TEST(HybridTest, AccountHasWhatTheHandOffAndTheDriverTake) {
   const auto placed = place_text(model, kHybrid, batch);
   ASSERT_TRUE(placed.ok()) << placed.status().message();
   EXPECT_EQ(bytes_of(*placed, "cuda:0", "context"), 100u << 20);
-  // 32 tokens are 128 bytes in six lists of which rows are 32 too; four sequences of four pages
-  EXPECT_EQ(bytes_of(*placed, "cuda:0", "step-block"), 2u * 64 + 5 * 128 + 3 * 64 + 128);
+  // 32 tokens are 128 bytes in six lists of which rows are 32 too; four sequences of four pages; and a block for each half of 16 tokens
+  EXPECT_EQ(bytes_of(*placed, "cuda:0", "step-block"), 2u * 64 + 5 * 128 + 3 * 64 + 128 + 2 * (2u * 64 + 4 * 64 + 3 * 64 + 128));
   // per layer: x of 64 bf16 are 128 bytes, ids and weights of a token fill a line; two panels of six cells
   EXPECT_EQ(bytes_of(*placed, "cpu", "records"), 2u * ((64 + 64 + 64 + 128) + (64 + 64 + 64 + 4 * 128) + 5 * 2 * 6 * 16));
   EXPECT_EQ(bytes_of(*placed, "cpu", "context") + bytes_of(*placed, "cpu", "step-block"), 0u);
