@@ -65,3 +65,28 @@ kt.entry @e generic {
 ^bb0(%ids: tensor<?x1xi32, #kt.dim<tokens>>, %positions: tensor<?x1xi32, #kt.dim<tokens>>):
   "other.terminator"() : () -> ()
 }
+
+// -----
+
+// expected-error@+1 {{'kt.entry' op of kind extend: found 4 arguments, expected 5, or 7 with late experts}}
+kt.entry @e extend bounds <tokens = 2, rows = 1, sequences = 1> {
+^bb0(%ids: tensor<?x1xi32, #kt.dim<first_half>>, %positions: tensor<?x1xi32, #kt.dim<first_half>>, %rows: tensor<?x1xi32, #kt.dim<rows>>, %ids2: tensor<?x1xi32, #kt.dim<second_half>>):
+  kt.return %ids : tensor<?x1xi32, #kt.dim<first_half>>
+}
+
+// -----
+
+// expected-error@+1 {{'kt.entry' op argument 4: found 'tensor<?x1xi32, #kt.dim<first_half>>', expected positions tensor<?x1xi32, #kt.dim<second_half>>}}
+kt.entry @e extend bounds <tokens = 2, rows = 1, sequences = 1> {
+^bb0(%ids: tensor<?x1xi32, #kt.dim<first_half>>, %positions: tensor<?x1xi32, #kt.dim<first_half>>, %rows: tensor<?x1xi32, #kt.dim<rows>>, %ids2: tensor<?x1xi32, #kt.dim<second_half>>, %positions2: tensor<?x1xi32, #kt.dim<first_half>>):
+  kt.return %ids : tensor<?x1xi32, #kt.dim<first_half>>
+}
+
+// -----
+
+// Steps of decode are never cut.
+// expected-error@+1 {{'kt.entry' op argument 0: found 'tensor<?x1xi32, #kt.dim<first_half>>', expected ids tensor<?x1xi32, #kt.dim<tokens>>}}
+kt.entry @e decode bounds <tokens = 2, rows = 2, sequences = 2> {
+^bb0(%ids: tensor<?x1xi32, #kt.dim<first_half>>, %positions: tensor<?x1xi32, #kt.dim<first_half>>, %rows: tensor<?x1xi32, #kt.dim<rows>>):
+  kt.return %ids : tensor<?x1xi32, #kt.dim<first_half>>
+}

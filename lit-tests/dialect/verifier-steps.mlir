@@ -229,3 +229,45 @@ kt.entry @e decode bounds <tokens = 1, rows = 1, sequences = 1> {
   %y = kt.select_rows %x, %rows of <Norm "n"> : !h, tensor<?x1xi32, #kt.dim<rows>> -> tensor<?x4xf32, #kt.dim<rows>>
   kt.return %ids : !i
 }
+
+// -----
+
+!i = tensor<?x1xi32, #kt.dim<first_half>>
+!j = tensor<?x1xi32, #kt.dim<second_half>>
+!r = tensor<?x1xi32, #kt.dim<rows>>
+!h = tensor<?x8xf32, #kt.dim<first_half>>
+kt.weight @w [1, 16, 8] bf16 from [#kt.piece<slot = "w", rows = 16>]
+kt.entry @e extend bounds <tokens = 2, rows = 1, sequences = 1> {
+^bb0(%ids: !i, %pos: !i, %rows: !r, %ids2: !j, %pos2: !j):
+  %x = kt.embed %ids @w of <Embedding "e"> : !i -> !h
+  // expected-error@+1 {{'kt.select_rows' op goes from tokens to rows: expected x in #kt.dim<tokens>, the indices and the result in #kt.dim<rows>}}
+  %y = kt.select_rows %x, %rows of <Norm "n"> : !h, !r -> tensor<?x8xf32, #kt.dim<rows>>
+  kt.return %ids : !i
+}
+
+// -----
+
+!i = tensor<?x1xi32, #kt.dim<first_half>>
+!j = tensor<?x1xi32, #kt.dim<second_half>>
+!r = tensor<?x1xi32, #kt.dim<rows>>
+!h = tensor<?x8xf32, #kt.dim<first_half>>
+kt.weight @w [1, 16, 8] bf16 from [#kt.piece<slot = "w", rows = 16>]
+kt.entry @e extend bounds <tokens = 2, rows = 1, sequences = 1> {
+^bb0(%ids: !i, %pos: !i, %rows: !r, %ids2: !j, %pos2: !j):
+  %x = kt.embed %ids @w of <Embedding "e"> : !i -> !h
+  // expected-error@+1 {{'kt.select_rows' op the second half: found 'tensor<?x8xf32, #kt.dim<first_half>>', expected x's in #kt.dim<second_half>}}
+  %y = kt.select_rows %x, %rows then %x of <Norm "n"> : !h, !r then !h -> tensor<?x8xf32, #kt.dim<rows>>
+  kt.return %ids : !i
+}
+
+// -----
+
+!i = tensor<?x1xi32, #kt.dim<first_half>>
+!j = tensor<?x1xi32, #kt.dim<second_half>>
+kt.weight @w [1, 16, 8] bf16 from [#kt.piece<slot = "w", rows = 16>]
+kt.entry @e extend bounds <tokens = 2, rows = 1, sequences = 1> {
+^bb0(%ids: !i, %pos: !i, %rows: tensor<?x1xi32, #kt.dim<rows>>, %ids2: !j, %pos2: !j):
+  // expected-error@+1 {{mixes rows of different symbols; expected one #kt.dim for all operands and results, use kt.select_rows to change it}}
+  %x = kt.embed %ids @w of <Embedding "e"> : !i -> tensor<?x8xf32, #kt.dim<second_half>>
+  kt.return %ids : !i
+}
