@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "runtime/safetensors/safetensors.h"
+#include "tools/ktc/text_file.h"
 
 namespace ktc::run {
 namespace {
@@ -61,13 +62,13 @@ TEST_F(RunIds, RefusesWhatIsNoRowsOfIds) {
 TEST_F(RunIds, ReadsTextWhole) {
   const std::string text = std::string(100000, 'x') + "\n\xff\0end" + std::string(1, '\0');
   std::ofstream(file("text"), std::ios::binary) << text;
-  const Expected<std::string> read = read_text_file("--prompt-file", file("text"));
+  const Expected<std::string> read = tools::read_text_file("--prompt-file", file("text"));
   ASSERT_TRUE(read.ok()) << read.status().message();
   EXPECT_EQ(*read, text);
-  EXPECT_EQ(read_text_file("--prompt-file", file("absent")).status().message(),
+  EXPECT_EQ(tools::read_text_file("--prompt-file", file("absent")).status().message(),
             "--prompt-file " + file("absent").string() +
                 ": cannot read: found No such file or directory, expected a text file");
-  EXPECT_EQ(read_text_file("--perplexity", testing::TempDir()).status().message(),
+  EXPECT_EQ(tools::read_text_file("--perplexity", testing::TempDir()).status().message(),
             "--perplexity " + testing::TempDir() + ": found a folder, expected a text file");
 }
 

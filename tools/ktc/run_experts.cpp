@@ -8,8 +8,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "tools/ktc/run_ids.h"
 #include "tools/ktc/run_output.h"
+#include "tools/ktc/text_file.h"
 
 namespace ktc::run {
 namespace {
@@ -83,7 +83,7 @@ Expected<std::unique_ptr<ExpertRecorder>> ExpertRecorder::open(std::filesystem::
                                               .found = folder.string(),
                                               .expected = "a folder to write to"});
   if (std::filesystem::exists(file, code)) {
-    KTC_ASSIGN_OR_RETURN(const std::string text, read_text_file(kFlag, file));
+    KTC_ASSIGN_OR_RETURN(const std::string text, tools::read_text_file(kFlag, file));
     KTC_ASSIGN_OR_RETURN(recorder->before_, parse_statistics(text, name));
     for (const auto& [layer, counts] : recorder->before_.layers)
       if (!top_k.contains(layer) || counts.size() != recorder->experts_)

@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "tools/ktc/run_ids.h"
 #include "tools/ktc/run_interrupt.h"
 #include "tools/ktc/run_output.h"
+#include "tools/ktc/text_file.h"
 
 namespace ktc::run {
 namespace {
@@ -24,7 +24,7 @@ Expected<std::vector<std::string>> read_prompts(const Options& options) {
   std::vector<std::string> texts;
   for (const PromptSource& source : options.prompts) {
     if (source.file) {
-      KTC_ASSIGN_OR_RETURN(texts.emplace_back(), read_text_file("--prompt-file", *source.file));
+      KTC_ASSIGN_OR_RETURN(texts.emplace_back(), tools::read_text_file("--prompt-file", *source.file));
     } else {
       texts.push_back(source.text);
     }

@@ -2,9 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
 #include <cstring>
-#include <fstream>
 
 #include "runtime/base/units.h"
 #include "runtime/safetensors/safetensors.h"
@@ -61,34 +59,6 @@ Expected<IdRows> read_id_rows(std::string_view flag, const TensorPath& path, std
                  fmt::format("0 to {}", static_cast<std::int64_t>(vocabulary) - 1));
   }
   return result;
-}
-
-Expected<std::string> read_text_file(std::string_view flag, const std::filesystem::path& path) {
-  const std::string place = fmt::format("{} {}", flag, path.string());
-  std::error_code code;
-  if (std::filesystem::is_directory(path, code)) {
-    return make_error(StatusCode::invalid_argument, {.place = place, .found = "a folder", .expected = "a text file"});
-  }
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    return make_error(
-        errno == ENOENT ? StatusCode::not_found : StatusCode::io_error,
-        {.place = place, .what = "cannot read", .found = std::strerror(errno), .expected = "a text file"});
-  }
-  // by blocks, because a pipe has no length
-  std::string text;
-  std::vector<char> block(1 << 16);
-  while (file.read(block.data(), static_cast<std::streamsize>(block.size())) || file.gcount() > 0) {
-    text.append(block.data(), static_cast<std::size_t>(file.gcount()));
-    if (text.size() > kLargest) {
-      return make_error(StatusCode::invalid_argument, {.place = place,
-                                                       .what = "too large",
-                                                       .found = "more than " + format_bytes(kLargest),
-                                                       .expected = "at most " + format_bytes(kLargest)});
-    }
-  }
-  return text;
 }
 
 }  // namespace ktc::run

@@ -1,4 +1,4 @@
-// Reads what a run works on: rows of ids from a safetensors file, text from a file.
+// Reads rows of ids from a safetensors file.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,5 @@ struct IdRows {
 // An int32 tensor of one or two dimensions; one dimension is one row. `flag` names the place in messages. Every id must
 // be below `vocabulary`.
 Expected<IdRows> read_id_rows(std::string_view flag, const TensorPath& path, std::uint32_t vocabulary);
-
-// A whole file, at most 256 MiB.
-Expected<std::string> read_text_file(std::string_view flag, const std::filesystem::path& path);
 
 }  // namespace ktc::run

@@ -13,6 +13,7 @@
 #include "tools/ktc/run_session.h"
 #include "tools/ktc/run_text.h"
 #include "tools/ktc/run_windows.h"
+#include "tools/ktc/text_file.h"
 
 namespace ktc::run {
 namespace {
@@ -26,7 +27,7 @@ Expected<Windows> text_windows(const Options& options, const Session& session) {
   const std::uint32_t longest = session.longest_sequence();
   const std::uint32_t window = options.window.value_or(longest);
   if (window > longest) return longer_than_cache("--window", fmt::format("{}", window), longest);
-  KTC_ASSIGN_OR_RETURN(const std::string text, read_text_file("--perplexity", *options.perplexity_text));
+  KTC_ASSIGN_OR_RETURN(const std::string text, tools::read_text_file("--perplexity", *options.perplexity_text));
   KTC_ASSIGN_OR_RETURN(const Text tokenizer, Text::open(*session.plan));
   KTC_ASSIGN_OR_RETURN(std::vector<std::int32_t> ids, tokenizer.encode(text));
   if (ids.size() < 2) {
