@@ -371,4 +371,24 @@ Status RandomWeights::fill(std::uint32_t index, std::span<std::byte> out, int th
   return {};
 }
 
+Expected<std::vector<std::byte>> random_matrices(Format format, Packing packing, std::uint32_t group, std::uint32_t batch, std::uint32_t rows,
+                                                 std::uint32_t columns, std::uint64_t seed) {
+  planfb::PlanT plan;
+  plan.weights.push_back(std::make_unique<planfb::WeightT>());
+  planfb::WeightT& weight = *plan.weights[0];
+  weight.name = "matrices";
+  weight.source = planfb::WeightSource::random;
+  weight.seed = seed;
+  weight.format = static_cast<std::uint8_t>(format);
+  weight.packing = static_cast<std::uint8_t>(packing);
+  weight.group = static_cast<std::uint16_t>(group);
+  weight.batch = batch, weight.rows = rows, weight.columns = columns;
+  const auto bytes = packed_bytes(format, packing, batch, rows, columns, group);
+  if (!bytes) return make_error(StatusCode::invalid_argument, {weight.name, "no layout for the shape", "", "", ""});
+  weight.bytes = *bytes;
+  std::vector<std::byte> out(*bytes);
+  KTC_RETURN_IF_ERROR(RandomWeights(plan).fill(0, out));
+  return out;
+}
+
 }  // namespace ktc::weights

@@ -44,4 +44,9 @@ class RandomWeights {
   std::vector<std::uint32_t> top_k_;  // by weight: of the router whose matrix it is; 0: none
 };
 
+// Matrices of such weights without a plan, for benchmarks: packed_bytes(format, packing, batch, rows, columns, group) bytes. Errors: a shape
+// without a layout.
+Expected<std::vector<std::byte>> random_matrices(Format format, Packing packing, std::uint32_t group, std::uint32_t batch, std::uint32_t rows,
+                                                 std::uint32_t columns, std::uint64_t seed);
+
 }  // namespace ktc::weights

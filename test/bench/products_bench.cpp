@@ -6,10 +6,8 @@
 // Each case is called several times inside one graph; times are medians of the repeats, so that the card is as warm as in a prompt.
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <functional>
 #include <random>
 #include <string>
@@ -20,6 +18,7 @@
 #include "runtime/formats/gpu_workspace.h"
 #include "runtime/kernels/cuda/large_product.h"
 #include "runtime/kernels/cuda/weight_layout.h"
+#include "runtime/weights/random_weights.h"
 #include "test/bench/flags.h"
 #include "test/bench/take.h"
 
@@ -154,26 +153,10 @@ class Bench {
     for (float& v : values) v = static_cast<float>(random_() % 2001) / 1000.0f - 1.0f;
     return {reinterpret_cast<float*>(put(values.data(), values.size() * 4)), columns, columns};
   }
-  // Codes of any value, scales and bf16 values near 0.01.
   gpu::Weight weight(Format format, std::uint32_t group, std::uint32_t batch, std::uint32_t rows, std::uint32_t columns) {
     gpu::Weight w = gpu::laid_out({nullptr, format, Packing::row_major, group, batch, rows, columns});
-    const auto layout = gpu_rows_layout(format, group, rows, columns);
-    std::vector<std::uint64_t> words(w.matrix_bytes * batch / 8 + 1);
-    for (std::uint64_t& word : words) {
-      word = random_();
-      if (format == Format::bf16) word = (word & 0x807f807f807f807full) | 0x3c003c003c003c00ull;
-      if (format == Format::fp8) word &= 0xf7f7f7f7f7f7f7f7ull;  // no NaN
-    }
-    auto* bytes = reinterpret_cast<std::byte*>(words.data());
-    for (std::uint32_t m = 0; m < batch && format != Format::bf16; ++m) {
-      const std::uint64_t scales = layout->rows * layout->groups;
-      for (std::uint64_t i = 0; i < scales; ++i) {
-        std::byte* at = bytes + m * w.matrix_bytes + layout->scales_offset + i * layout->scale_bytes;
-        const std::uint32_t f32 = 0x3c000000u, bf16 = f32 >> 16;
-        std::memcpy(at, layout->scale_bytes == 2 ? &bf16 : &f32, layout->scale_bytes);
-      }
-    }
-    w.data = put(bytes, w.matrix_bytes * batch);
+    const std::vector<std::byte> bytes = take(weights::random_matrices(format, w.packing, group, batch, rows, columns, random_()));
+    w.data = put(bytes.data(), bytes.size());
     return w;
   }
 

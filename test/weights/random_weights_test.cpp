@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -311,6 +312,24 @@ TEST(RandomWeightsTest, TheStoreMakesThoseOfTheCpu) {
   EXPECT_EQ(std::memcmp((**store)[0].data, expected.data(), expected.size()), 0);
   EXPECT_EQ((**store)[1].data, nullptr) << "made by whoever uploads it";
   EXPECT_EQ((**store)[2].data, (**store)[0].data);
+}
+
+TEST(RandomWeights, MatricesNeedNoPlan) {
+  const auto codes = random_matrices(Format::int4, Packing::gpu_rows, 64, 2, 8, 128, 5), others = random_matrices(Format::int4, Packing::gpu_rows, 64, 2, 8, 128, 6);
+  ASSERT_TRUE(codes.ok() && others.ok());
+  EXPECT_EQ(codes->size(), *packed_bytes(Format::int4, Packing::gpu_rows, 2, 8, 128, 64));
+  EXPECT_NE(*codes, *others);
+  const auto values = random_matrices(Format::bf16, Packing::row_major, 0, 1, 64, 192, 5);
+  ASSERT_TRUE(values.ok());
+  double squares = 0;
+  for (std::size_t i = 0; i < values->size(); i += 2) {
+    std::uint16_t half;
+    std::memcpy(&half, values->data() + i, 2);
+    const float value = std::bit_cast<float>(std::uint32_t{half} << 16);
+    squares += static_cast<double>(value) * static_cast<double>(value);
+  }
+  EXPECT_NEAR(squares / 64, 1, 0.05) << "a row's squares add up to one";
+  EXPECT_FALSE(random_matrices(Format::int4, Packing::gpu_rows, 63, 1, 8, 128, 5).ok());
 }
 
 }  // namespace

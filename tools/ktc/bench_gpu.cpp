@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <cstring>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -14,6 +12,7 @@
 #include "runtime/formats/gpu_rows.h"
 #include "runtime/formats/gpu_workspace.h"
 #include "runtime/kernels/cuda/weight_layout.h"
+#include "runtime/weights/random_weights.h"
 
 namespace ktc::bench {
 namespace {
@@ -23,37 +22,6 @@ using device::Device;
 
 constexpr int kReplayed = 32;                          // calls in one graph
 constexpr std::uint64_t kRotate = 256ull << 20;        // weights rotate over so many bytes: an H200 caches 50 MB
-
-// Bytes that look like weights: codes of any value, scales of a size that keeps results near one.
-std::vector<std::byte> random_matrices(const gpu::Weight& w, std::uint32_t seed) {
-  std::mt19937_64 random(seed);
-  std::vector<std::byte> bytes(w.matrix_bytes * w.batch);
-  for (std::size_t i = 0; i + 8 <= bytes.size(); i += 8) {
-    const std::uint64_t word = random();
-    std::memcpy(bytes.data() + i, &word, 8);
-  }
-  const float size = 1.0f / std::sqrt(static_cast<float>(w.columns));
-  for (std::uint32_t m = 0; m < w.batch; ++m) {
-    std::byte* matrix = bytes.data() + m * w.matrix_bytes;
-    if (w.packing == Packing::row_major) {
-      auto* values = reinterpret_cast<std::uint16_t*>(matrix);
-      for (std::size_t i = 0; i < w.matrix_bytes / 2; ++i)
-        values[i] = f32_to_bf16((static_cast<float>(values[i] & 1023) / 512.0f - 1.0f) * size);
-      continue;
-    }
-    const auto layout = *gpu_rows_layout(w.format, w.group, w.rows, w.columns);
-    for (std::uint64_t i = 0; i < layout.rows * layout.groups; ++i) {
-      std::byte* at = matrix + layout.scales_offset + i * layout.scale_bytes;
-      const float scale = size / 8;
-      const std::uint16_t half = f32_to_bf16(scale);
-      if (layout.scale_bytes == 2)
-        std::memcpy(at, &half, 2);
-      else
-        std::memcpy(at, &scale, 4);
-    }
-  }
-  return bytes;
-}
 
 class Bench {
  public:
@@ -94,7 +62,8 @@ class Bench {
   }
   Expected<gpu::Weight> weight(Format format, std::uint32_t group, std::uint32_t batch, std::uint32_t rows, std::uint32_t columns) {
     gpu::Weight w = gpu::laid_out({nullptr, format, Packing::row_major, group, batch, rows, columns});
-    KTC_ASSIGN_OR_RETURN(w.data, values(random_matrices(w, rows + columns), "weights"));
+    KTC_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, weights::random_matrices(format, w.packing, group, batch, rows, columns, rows + columns));
+    KTC_ASSIGN_OR_RETURN(w.data, values(bytes, "weights"));
     return w;
   }
 
