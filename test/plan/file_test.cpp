@@ -94,11 +94,11 @@ TEST(PlanFile, ALengthThatIsNoMultipleOfEightIsRefused) {
 
 TEST(PlanFile, UnknownFeaturesAreRefused) {
   auto plan = test::small_plan();
-  plan.required_features = 5;
+  plan.required_features = 9;
   const auto parsed = parse_plan(serialise_plan(plan), "plan.ktp");
   EXPECT_EQ(parsed.status().code(), StatusCode::incompatible);
   EXPECT_EQ(parsed.status().message(),
-            "plan.ktp: required_features: found bits 0x5, expected none outside 0x3; use the ktc that compiled it, or "
+            "plan.ktp: required_features: found bits 0x9, expected none outside 0x7; use the ktc that compiled it, or "
             "compile "
             "the model again with this one");
 }

@@ -28,7 +28,7 @@ TEST_P(PlanGolden, IsReadAsItWas) {
   EXPECT_EQ(dump(*plan), contents(folder / "plan.txt"));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, PlanGolden, testing::Values("v1", "v1-hybrid", "v1-launch-groups"), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(All, PlanGolden, testing::Values("v1", "v1-hybrid", "v1-launch-groups", "v1-halves"), [](const auto& info) {
   std::string name = info.param;
   for (char& c : name)
     if (c == '-') c = '_';
