@@ -26,8 +26,8 @@
 //   tiled        kt-tile-cpu                        every weight and bank has a packing that its format takes; products with
 //                                                   panels have a #kt.tile
 //   lowered      kt-form-cuda-graphs,               every operand, result and scratch area lies at a fixed address, inside
-//                kt-plan-memory                     the arena; live ranges that meet do not share bytes; the account is
-//                                                   final
+//                kt-join-launches,                  the arena; live ranges that meet do not share bytes, and those of one
+//                kt-plan-memory                     launch are alive together; the account is final
 //   planned      emit                               the same IR; the plan's bytes verify
 //
 //   A later phase keeps what the earlier ones established. Any phase can be printed, edited, parsed and resumed from.
