@@ -233,6 +233,8 @@ Status allocate(const planfb::PlanT& plan, const Needs& needs, Gpu& gpu) {
   }
   KTC_ASSIGN_OR_RETURN(gpu.before, gpu.device->create_event());
   KTC_ASSIGN_OR_RETURN(gpu.after, gpu.device->create_event());
+  KTC_ASSIGN_OR_RETURN(gpu.sent, gpu.device->create_event());
+  KTC_ASSIGN_OR_RETURN(gpu.taken, gpu.device->create_event());
   return {};
 }
 
@@ -278,6 +280,9 @@ Expected<std::vector<Gpu>> open_gpus(const planfb::PlanT& plan, const ExecutorOp
     KTC_RETURN_IF_ERROR(check_memory(plan, d, needs.back(), *gpu.device));
     gpus.push_back(std::move(gpu));
   }
+  for (Gpu& gpu : gpus)
+    for (Gpu& other : gpus)
+      if (&gpu != &other) KTC_RETURN_IF_ERROR(gpu.device->reach(*other.device));
   // nothing is allocated before every device was found large enough
   for (std::size_t g = 0; g < gpus.size(); ++g)
     KTC_RETURN_IF_ERROR(allocate(plan, needs[g], gpus[g]).with_context("device " + plan.devices[gpus[g].index]->name));

@@ -36,6 +36,7 @@ struct Gpu {
   std::map<const planfb::ExpertsOpT*, std::int32_t*> shared_slots;  // of ops that the CPU shares: written in every step
   SampleAreas sample;                            // in front of the step block
   std::unique_ptr<device::Event> before, after;  // of a copy beside the computation
+  std::unique_ptr<device::Event> sent, taken;    // of copies from this GPU to another; to this GPU from another
 
   std::byte* block() const { return step_block.data() + sample.block; }
   std::int32_t* next_ids() const { return reinterpret_cast<std::int32_t*>(step_block.data() + sample.next_ids); }

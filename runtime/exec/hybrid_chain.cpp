@@ -13,15 +13,17 @@
 
 namespace ktc::exec {
 
+static constexpr int kQueuedAtOnce = 4;  // graphs and copies between GPUs
+
 // What the host must see before the next step keeps steps apart, a closed list: counts of activations and traces (one area for both
-// steps), ids that the CPU reads, and a head whose GPU is not that of the embedding.
+// steps), and ids that the CPU reads.
 std::uint32_t HybridExecutor::most_begun() const {
   if (!options_.device_sampling) return 0;
   bool apart = trace_ != nullptr || !options_.expert_counts.empty();
   for (const HybridProgram& program : programs_) {
     if (!program.bounds.decode) continue;
     if (!program.sample) return 0;
-    apart = apart || !program.ids.empty() || !program.fed || program.fed_gpu != program.sample->gpu;
+    apart = apart || !program.ids.empty() || !program.fed;
   }
   return apart ? 1 : 2;
 }
@@ -64,6 +66,12 @@ Status HybridExecutor::begin(std::span<const StepSequence> sequences, std::span<
     status = begin_step(program, kept, rows);
     step.epoch = epoch_;
     if (status.ok()) status = walk(program, step.at, false);
+    // what other devices do once this part is done: launching it takes no time while the step before is under way
+    for (int more = 0; status.ok() && more < kQueuedAtOnce; ++more) {
+      const auto queued = queue_ahead(program);
+      status = queued.status();
+      if (!queued.ok() || !*queued) break;
+    }
     if (status.ok() && step.at == program.steps.size()) status = end_walk(step);
   };
   const bool watched = watch(program) || (!begun_.empty() && watch(*begun_.back().program));
@@ -89,7 +97,7 @@ bool HybridExecutor::watch(const HybridProgram& program) {
 
 // Everything behind what is queued already; `discard`: nobody wants to know what comes of it.
 Status HybridExecutor::walk_rest(Begun& step, bool discard) {
-  discarded_ = discard && step.program->copies.empty();
+  discarded_ = discard && std::all_of(step.program->copies.begin(), step.program->copies.end(), [](const CopyStep& copy) { return copy.between_gpus(); });
   Status status = walk(*step.program, step.at, true);
   discarded_ = false;
   KTC_RETURN_IF_ERROR(status);
@@ -105,6 +113,14 @@ Status HybridExecutor::end_walk(Begun& step) {
   if (trace_ != nullptr) KTC_RETURN_IF_ERROR(trace_->begin(stream, gpu.index, "sample"));
   KTC_RETURN_IF_ERROR(sample.run(stream, step.greedy));
   if (trace_ != nullptr) KTC_RETURN_IF_ERROR(trace_->end(stream));
+  if (step.program->fed && step.program->fed_gpu != sample.gpu) {  // the next step looks them up elsewhere
+    Gpu& embeds = gpus_[step.program->fed_gpu];
+    const auto ids = [&](device::Stream& to) {
+      return to.copy_from_peer(*gpu.device, reinterpret_cast<std::byte*>(embeds.next_ids()), reinterpret_cast<const std::byte*>(gpu.next_ids()),
+                               std::uint64_t{step.rows} * sizeof(std::int32_t));
+    };
+    KTC_RETURN_IF_ERROR(pull(gpu, embeds, ids, "chosen ids"));
+  }
   KTC_RETURN_IF_ERROR(stream.copy_to_host(landing_[step.epoch % 2].data(), reinterpret_cast<const std::byte*>(gpu.next_ids()),
                                           std::uint64_t{step.rows} * sizeof(std::int32_t)));
   KTC_RETURN_IF_ERROR(stream.record(*chosen_events_[step.epoch % 2]));

@@ -72,14 +72,30 @@ Status HybridExecutor::begin_step(HybridProgram& program, std::span<const StepSe
   counts_ = program.bounds.decode ? program.bound_counts()
                                   : Counts{static_cast<std::uint32_t>(cpu_.state.tokens), static_cast<std::uint32_t>(cpu_.state.rows),
                                            static_cast<std::uint32_t>(sequences.size())};
+  std::array<StepHalf, 2> halves;
+  if (program.cut) {
+    halves = cut_step(sequences, program.bounds.max_tokens);
+    counts_.first_tokens = halves[0].tokens;
+    counts_.first_rows = halves[0].rows;
+    cpu_.state.cut = halves[0].tokens;
+    for (const Part part : {Part::first, Part::second}) {
+      const StepHalf& half = halves[part == Part::second];
+      half_counts_[part == Part::second] = {half.tokens, 0, static_cast<std::uint32_t>(half.sequences.size())};
+      cpu_.fill_half(part, plan_->plan, half, part == Part::second ? halves[0].tokens : 0, program.half_inputs[part == Part::second]);
+    }
+  }
   if (mover_ != nullptr) KTC_RETURN_IF_ERROR(mover_->advance());
   launched_.assign(program.graphs.size(), 0);
   skipped_ = plan::kNone;
+  published_ = nullptr;
+  ahead_ = 0;
   for (Gpu& gpu : gpus_) {
     // what chooses tokens goes along in front of the block
     std::byte* front = gpu.host_block[epoch_ % 2].data();
     std::byte* block = front + (gpu.sample.block - gpu.sample.feed);
-    const std::uint64_t bytes = fill_step_block(plan_->plan, program.bounds, program.block, sequences, epoch_, block);
+    std::uint64_t bytes = fill_step_block(plan_->plan, program.bounds, program.block, sequences, epoch_, block);
+    for (std::size_t half = 0; half < 2 && program.cut; ++half)
+      bytes = fill_step_block(plan_->plan, program.bounds, program.half_blocks[half], halves[half].sequences, epoch_, block);
     const bool chooses = program.bounds.decode && gpu.sample.rows != 0;
     if (chooses) fill_sample_areas(gpu.sample, sequences, rows, front);
     const std::byte* from = chooses ? front : block;
@@ -95,14 +111,22 @@ Status HybridExecutor::walk(HybridProgram& program, std::size_t& at, bool all) {
   std::uint32_t answered = plan::kNone;  // a record whose result the op that made it has written to cells
   for (; at < program.steps.size(); ++at) {
     const HybridStep& step = program.steps[at];
-    if (!all && (step.kind != StepKind::launch || step.stream != plan::kNone)) return {};
+    const bool by_devices = (step.kind == StepKind::launch && step.stream == plan::kNone) ||
+                            (step.kind == StepKind::copy && program.copies[step.at].between_gpus());
+    if (!by_devices) {
+      if (!all) return {};
+      KTC_RETURN_IF_ERROR(serve_published(program));
+    }
     beat();
+    if (program.cut && counts_of(step).tokens == 0) continue;  // no second half
     switch (step.kind) {
       case StepKind::launch: KTC_RETURN_IF_ERROR(launch(program, step)); break;
-      case StepKind::copy: KTC_RETURN_IF_ERROR(copy(program, step)); break;
+      case StepKind::copy:
+        if (at >= ahead_) KTC_RETURN_IF_ERROR(copy(program, step));
+        break;
       case StepKind::publish:
         KTC_RETURN_IF_ERROR(launch(program, step));
-        KTC_RETURN_IF_ERROR(serve_publish(program, step));
+        published_ = &step;  // other devices' work may go ahead of the wait for it
         break;
       case StepKind::await: {
         const RecordStep& record = program.records[step.at];
@@ -123,9 +147,9 @@ Status HybridExecutor::walk(HybridProgram& program, std::size_t& at, bool all) {
       }
       case StepKind::compute: {
         const bool skipped = (step.skipped_with != plan::kNone && step.skipped_with == skipped_) || takes_none(program, step.shared) || discarded_;
-        if (!skipped) KTC_RETURN_IF_ERROR(wait_copies());
+        if (!skipped) KTC_RETURN_IF_ERROR(program.waits_by_copy ? wait_copies_of(program, step) : wait_copies());
         if (mover_ != nullptr && step.moving.ids.data != nullptr && !discarded_)
-          mover_->count(step.moving.index, step.moving.ids, cpu_.state.count(step.moving.of_rows), program.bounds.decode);
+          mover_->count(step.moving.index, step.moving.ids, cpu_.part(step.part).count(step.moving.of_rows), program.bounds.decode);
         if (skipped) break;
         const std::uint64_t begin = trace_now();
         ResultNear near;
@@ -136,7 +160,7 @@ Status HybridExecutor::walk(HybridProgram& program, std::size_t& at, bool all) {
           cells = program.records[step.near_record].area->cells(epoch_);
           if (step.is_result) cpu_.state.cells = &cells;
         }
-        cpu_.run(program.cpu_steps[step.at]);
+        cpu_.run(program.cpu_steps[step.at], step.part);
         if (cells.written) answered = step.near_record;
         cpu_.state.near = nullptr;
         cpu_.state.cells = nullptr;
@@ -150,9 +174,36 @@ Status HybridExecutor::walk(HybridProgram& program, std::size_t& at, bool all) {
       }
       case StepKind::graph: break;
     }
+    ahead_ = std::max(ahead_, at + 1);
     if (watchdog_->stalled()) return {};  // end_step says so
   }
-  return {};
+  return serve_published(program);
+}
+
+// The next graph, or copy between GPUs, of the step that is walked. False: a step comes first in which the host has a part beside a
+// record, or none is left.
+Expected<bool> HybridExecutor::queue_ahead(HybridProgram& program) {
+  for (; ahead_ < program.steps.size(); ++ahead_) {
+    const HybridStep& step = program.steps[ahead_];
+    if (step.kind == StepKind::compute) continue;
+    if (step.kind == StepKind::copy && program.copies[step.at].between_gpus()) {
+      KTC_RETURN_IF_ERROR(copy(program, step));
+    } else if (step.graph == plan::kNone || program.graphs[step.graph] == nullptr) {
+      return false;
+    } else if (launched_[step.graph] == epoch_) {
+      continue;
+    } else {
+      KTC_RETURN_IF_ERROR(launch(program, step));
+    }
+    ++ahead_;
+    return true;
+  }
+  return false;
+}
+
+Status HybridExecutor::serve_published(HybridProgram& program) {
+  const HybridStep* step = std::exchange(published_, nullptr);
+  return step == nullptr ? Status() : serve_publish(program, *step);
 }
 
 // A step of a graph launches all of it, once; another one its own kernels.
@@ -173,20 +224,21 @@ Status HybridExecutor::launch(HybridProgram& program, const HybridStep& step) {
     for (const Launch& launch : step.launches) KTC_RETURN_IF_ERROR(launch(stream, counts_).with_context(step.name));
     return {};
   }
+  for (const std::uint32_t copy : step.waits) KTC_RETURN_IF_ERROR(stream.wait_for(*program.copies[copy].done));
   if (trace_ != nullptr) KTC_RETURN_IF_ERROR(trace_->begin(stream, gpus_[step.gpu].index, step.name));
-  for (const Launch& launch : step.launches) KTC_RETURN_IF_ERROR(launch(stream, counts_).with_context(step.name));
+  for (const Launch& launch : step.launches) KTC_RETURN_IF_ERROR(launch(stream, counts_of(step)).with_context(step.name));
   return trace_ != nullptr ? trace_->end(stream) : Status();
 }
 
 // On the stream for values, ordered against the computation before it and, with `hold`, behind it; so the CPU waits for the copy alone.
-// What the CPU's share would give and does not is zero.
+// What the CPU's share would give and does not is zero. `done`: recorded when the values are there; null: nobody asks for these alone.
 Status HybridExecutor::copy_values(std::uint32_t g, const HybridProgram& program, const std::vector<CopyRows>& rows, bool to_host,
-                                   const std::string& name, bool hold) {
+                                   const Counts& counts, const std::string& name, bool hold, device::Event* done) {
   Gpu& gpu = gpus_[g];
   bool any = false;
   for (const CopyRows& r : rows) {
     if (takes_none(program, r.shared)) {
-      KTC_RETURN_IF_ERROR(r.clear(gpu.compute(), counts_).with_context(name));
+      KTC_RETURN_IF_ERROR(r.clear(gpu.compute(), counts).with_context(name));
       continue;
     }
     if (!any) {
@@ -194,10 +246,11 @@ Status HybridExecutor::copy_values(std::uint32_t g, const HybridProgram& program
       KTC_RETURN_IF_ERROR(gpu.values().wait_for(*gpu.before));
     }
     any = true;
-    KTC_RETURN_IF_ERROR(r.run(gpu.values(), to_host, counts_).with_context(name));
+    KTC_RETURN_IF_ERROR(r.run(gpu.values(), to_host, counts).with_context(name));
   }
   if (!any) return {};
   KTC_RETURN_IF_ERROR(gpu.values().record(*gpu.after));
+  if (done != nullptr) KTC_RETURN_IF_ERROR(gpu.values().record(*done));
   if (hold) KTC_RETURN_IF_ERROR(gpu.compute().wait_for(*gpu.after));
   copying_[g] = true;
   return {};
@@ -224,7 +277,7 @@ Status HybridExecutor::decide_share(const HybridProgram& program, const HybridSt
                                                                reinterpret_cast<const std::byte*>(shared.to_gpu),
                                                                shared.experts * sizeof(std::int32_t)));
   // beside the kernels of this step, which read the same values; what is launched behind them waits (launch)
-  return shared.result.on_cpu == 0 ? Status() : copy_values(step.gpu, program, stream.shared_up, true, step.name, false);
+  return shared.result.on_cpu == 0 ? Status() : copy_values(step.gpu, program, stream.shared_up, true, counts_, step.name, false);
 }
 
 Status HybridExecutor::copy(const HybridProgram& program, const HybridStep& step) {
@@ -233,19 +286,31 @@ Status HybridExecutor::copy(const HybridProgram& program, const HybridStep& step
     const SharedExpertsStep& shared = *program.streams[step.shared].shared;
     if (!shared.decides(shared.of_rows ? counts_.rows : counts_.tokens)) return {};
   }
-  const auto beside = [&](std::uint32_t g, const std::vector<CopyRows>& rows, bool to_host) {
-    return copy_values(g, program, rows, to_host, step.name);
-  };
-  if (copy.from_gpu != plan::kNone) KTC_RETURN_IF_ERROR(beside(copy.from_gpu, copy.up, true));
-  if (copy.from_gpu != plan::kNone && copy.to_gpu != plan::kNone) KTC_RETURN_IF_ERROR(wait_copies());
-  if (copy.to_gpu != plan::kNone) {
-    if (copy.from_gpu != plan::kNone) {
-      KTC_RETURN_IF_ERROR(beside(copy.to_gpu, copy.down, false));
-      return wait_copies();  // the area in between is used again
-    }
-    KTC_RETURN_IF_ERROR(beside(copy.to_gpu, copy.down, false));
+  if (copy.between_gpus()) {
+    Gpu& from = gpus_[copy.from_gpu];
+    for (const std::uint32_t earlier : step.waits) KTC_RETURN_IF_ERROR(gpus_[copy.to_gpu].compute().wait_for(*program.copies[earlier].done));
+    return pull(from, gpus_[copy.to_gpu], [&](device::Stream& stream) -> Status {
+      for (const PeerRows& rows : copy.across) KTC_RETURN_IF_ERROR(rows.run(stream, *from.device, counts_of(step)));
+      return {};
+    }, step.name);
   }
-  return {};
+  // with waits by copy the GPU goes on while its values leave, until a step of its writes over them
+  if (copy.from_gpu != plan::kNone)
+    return copy_values(copy.from_gpu, program, copy.up, true, counts_of(step), step.name, !program.waits_by_copy, copy.done.get());
+  return copy_values(copy.to_gpu, program, copy.down, false, counts_of(step), step.name, true, copy.done.get());
+}
+
+// Copies in the stream of the GPU that takes them, behind what the other one has been told so far; that one goes on, and may write over
+// what was copied, when they are done.
+Status HybridExecutor::pull(Gpu& from, Gpu& to, const std::function<Status(device::Stream&)>& copies, const std::string& name) {
+  device::Stream& stream = to.compute();
+  KTC_RETURN_IF_ERROR(from.compute().record(*from.sent));
+  KTC_RETURN_IF_ERROR(stream.wait_for(*from.sent));
+  if (trace_ != nullptr) KTC_RETURN_IF_ERROR(trace_->begin(stream, to.index, name));
+  KTC_RETURN_IF_ERROR(copies(stream).with_context(name));
+  if (trace_ != nullptr) KTC_RETURN_IF_ERROR(trace_->end(stream));
+  KTC_RETURN_IF_ERROR(stream.record(*to.taken));
+  return from.compute().wait_for(*to.taken);
 }
 
 Status HybridExecutor::wait_copies() {
@@ -257,6 +322,23 @@ Status HybridExecutor::wait_copies() {
     busy_.wait += end - begin;
     if (trace_ != nullptr) trace_->add({.track = Track::wait, .name = "copies", .begin = begin, .end = end});
     copying_[g] = false;
+  }
+  return {};
+}
+
+// For what the CPU's step reads and writes over: other copies may wait for kernels that run beside it.
+Status HybridExecutor::wait_copies_of(const HybridProgram& program, const HybridStep& step) {
+  for (const std::uint32_t index : step.waits) {
+    const CopyStep& copy = program.copies[index];
+    device::Stream& values = gpus_[copy.from_gpu != plan::kNone ? copy.from_gpu : copy.to_gpu].values();
+    const std::uint64_t begin = trace_now();
+    for (SpinWait wait(cpu_.workers->spin());; wait.rest()) {
+      KTC_ASSIGN_OR_RETURN(const bool done, values.reached(*copy.done));
+      if (done || watchdog_->stalled()) break;
+    }
+    const std::uint64_t end = trace_now();
+    busy_.wait += end - begin;
+    if (trace_ != nullptr) trace_->add({.track = Track::wait, .name = "copies", .begin = begin, .end = end});
   }
   return {};
 }
@@ -276,8 +358,10 @@ Status HybridExecutor::serve_publish(HybridProgram& program, const HybridStep& s
   SpinWait wait(cpu_.workers->spin());
   for (std::uint32_t looks = 0; !arrived(); ++looks) {
     if (watchdog_->stalled()) return {};
-    gpu::HandoffWords* words = area.node == nullptr ? handoffs_[record.gpu].words() : nullptr;
-    if (words != nullptr) __atomic_fetch_add(&words->heartbeat, 1u, __ATOMIC_RELAXED);
+    for (Handoff& handoff : handoffs_)
+      if (handoff.doorbell()) __atomic_fetch_add(&handoff.words()->heartbeat, 1u, __ATOMIC_RELAXED);
+    KTC_ASSIGN_OR_RETURN(const bool queued, queue_ahead(program));
+    if (queued) continue;
     if (looks % 256 == 255 && Clock::now() > ask) {
       KTC_RETURN_IF_ERROR(gpus_[record.gpu].compute().idle().status());
       ask = Clock::now() + std::chrono::milliseconds(50);
@@ -366,7 +450,7 @@ Status HybridExecutor::end_update(bool decode, std::uint64_t nanoseconds) {
 
 void HybridExecutor::count_activations(const HybridProgram& program) const {
   for (const CountedIds& counted : program.counted) {
-    const std::size_t rows = counted.copy.of_rows ? cpu_.state.rows : cpu_.state.tokens;
+    const std::size_t rows = cpu_.part(counted.part).count(counted.copy.of_rows);
     for (std::size_t r = 0; r < rows; ++r) {
       const auto* ids = reinterpret_cast<const std::int32_t*>(counted.copy.host + r * counted.copy.host_stride);
       for (std::size_t k = 0; k < counted.top_k; ++k)

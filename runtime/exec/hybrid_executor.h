@@ -2,7 +2,10 @@
 // of the hand-off and answers them. Steps of decode entries that are in graphs are captured at open and replayed.
 //
 // Order in a step: block of inputs to every GPU, then the plan's list. A graph is launched at its first step; a publish step is
-// waited for, an await step is answered; copies run beside the computation and are waited for before the CPU's next step.
+// waited for where the host has a part in a step behind it, an await step is answered; copies run beside the computation and are
+// waited for before the CPU's next step that has to do with them. Values between two GPUs are copied in the stream of the GPU that takes them: it waits for the
+// other one by an event, which then waits for the copy before it goes on; the host waits for neither, and queues such copies and
+// the graphs behind them while it waits for records.
 #pragma once
 
 #include <deque>
@@ -60,9 +63,12 @@ class HybridExecutor final : public PlanExecutor {
   Status walk(HybridProgram& program, std::size_t& at, bool all);
   Status launch(HybridProgram& program, const HybridStep& step);
   Status copy(const HybridProgram& program, const HybridStep& step);
-  Status copy_values(std::uint32_t gpu, const HybridProgram& program, const std::vector<CopyRows>& rows, bool to_host, const std::string& name,
-                     bool hold = true);
+  Status copy_values(std::uint32_t gpu, const HybridProgram& program, const std::vector<CopyRows>& rows, bool to_host, const Counts& counts,
+                     const std::string& name, bool hold = true, device::Event* done = nullptr);
+  Status pull(Gpu& from, Gpu& to, const std::function<Status(device::Stream&)>& copies, const std::string& name);
   Status decide_share(const HybridProgram& program, const HybridStep& step, StreamStep& stream);
+  Expected<bool> queue_ahead(HybridProgram& program);
+  Status serve_published(HybridProgram& program);
   Status serve_publish(HybridProgram& program, const HybridStep& step);
   Status end_step(HybridProgram& program);
   Status wait_idle(device::Stream& stream);
@@ -72,6 +78,8 @@ class HybridExecutor final : public PlanExecutor {
   Status end_walk(Begun& step);
   Status wait_chosen(const Begun& step);
   Status wait_copies();
+  Status wait_copies_of(const HybridProgram& program, const HybridStep& step);
+  const Counts& counts_of(const HybridStep& step) const { return step.part == Part::whole ? counts_ : half_counts_[step.part == Part::second]; }
   Status give_up(Status status);
   void count_activations(const HybridProgram& program) const;
   Status end_update(bool decode, std::uint64_t nanoseconds);
@@ -80,7 +88,7 @@ class HybridExecutor final : public PlanExecutor {
   // In the order of their making, cpu_ before them: host memory that devices pinned goes last.
   MovingSlots slots_;
   SharedSlots shared_slots_;
-  weights::HostBlock logits_, staged_, counted_, shared_;
+  weights::HostBlock logits_, counted_, shared_;
   std::unique_ptr<weights::WeightStore> weights_;
   std::unique_ptr<Watchdog> watchdog_;
   std::vector<Gpu> gpus_;
@@ -96,6 +104,9 @@ class HybridExecutor final : public PlanExecutor {
   std::vector<bool> copying_;       // by gpu: copies are on their way
   std::vector<std::uint32_t> launched_;  // by graph of the entry: the epoch of its last launch
   Counts counts_;                   // what devices compute in this step
+  Counts half_counts_[2];           // the same of its halves, where the entry is cut
+  const HybridStep* published_ = nullptr;  // launched; its record is not looked at yet
+  std::size_t ahead_ = 0;                  // of the program's steps: what devices do without the host is queued up to it
   std::uint32_t skipped_ = plan::kNone;  // a record without pairs for the CPU, until its await
   std::deque<Begun> begun_;         // the oldest first; of all but the last the CPU's part is over
   weights::HostBlock landing_[2];   // pinned: ids that were chosen, by parity of the epoch

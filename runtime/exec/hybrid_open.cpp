@@ -28,7 +28,7 @@ Expected<std::unique_ptr<Executor>> HybridExecutor::create(std::shared_ptr<const
   KTC_ASSIGN_OR_RETURN(e.weights_, weights::WeightStore::open(e.plan_, false));
   KTC_RETURN_IF_ERROR(e.hold_banks());
   KTC_RETURN_IF_ERROR(e.cpu_.place(p, *e.weights_, options));
-  HybridMemory memory{&e.gpus_, &e.cpu_.memory, e.logits_.data(), e.staged_.data(), e.counted_.data(), e.shared_.data(), &e.shared_slots_};
+  HybridMemory memory{&e.gpus_, &e.cpu_.memory, e.logits_.data(), e.counted_.data(), e.shared_.data(), &e.shared_slots_};
   std::vector<const std::vector<Step>*> steps;
   for (const EntryBounds& bounds : e.bounds_) {
     KTC_ASSIGN_OR_RETURN(HybridProgram program, resolve_hybrid(p, bounds, *e.weights_, e.cpu_.kernels, memory, e.handoffs_));
@@ -80,7 +80,7 @@ HybridExecutor::~HybridExecutor() {
   if (all_quiet) return;
   if (mover_ != nullptr) mover_->stop();  // it reads weights, which go
   struct Left {
-    HostBlock arena, logits, staged, counted, shared, landing[2];
+    HostBlock arena, logits, counted, shared, landing[2];
     std::unique_ptr<weights::WeightStore> weights;
     std::unique_ptr<Watchdog> watchdog;
     std::vector<Gpu> gpus;
@@ -91,7 +91,7 @@ HybridExecutor::~HybridExecutor() {
     std::unique_ptr<TraceRecorder> trace;
   };
   static std::vector<Left>* const left = new std::vector<Left>;
-  left->push_back({std::move(cpu_.arena), std::move(logits_), std::move(staged_), std::move(counted_), std::move(shared_), {std::move(landing_[0]), std::move(landing_[1])}, std::move(weights_),
+  left->push_back({std::move(cpu_.arena), std::move(logits_), std::move(counted_), std::move(shared_), {std::move(landing_[0]), std::move(landing_[1])}, std::move(weights_),
                    std::move(watchdog_), std::move(gpus_), std::move(streamers_), std::move(mover_), std::move(handoffs_), std::move(programs_), std::move(trace_)});
 }
 
@@ -105,12 +105,11 @@ Status HybridExecutor::allocate() {
     KTC_ASSIGN_OR_RETURN(Streamer streamer, Streamer::open(*gpu.device, plan::stream_areas(p, gpu.index)));
     streamers_.push_back(std::move(streamer));
   }
-  KTC_RETURN_IF_ERROR(cpu_.open(p, options_, staged.logits + staged.between_gpus + counted + plan::record_bytes(p) + plan::spare_host_bytes(p)));
+  KTC_RETURN_IF_ERROR(cpu_.open(p, options_, staged.logits + counted + plan::record_bytes(p) + plan::spare_host_bytes(p)));
   KTC_ASSIGN_OR_RETURN(logits_, HostBlock::allocate(staged.logits, "logits"));
-  KTC_ASSIGN_OR_RETURN(staged_, HostBlock::allocate(staged.between_gpus, "values between devices"));
   KTC_ASSIGN_OR_RETURN(counted_, HostBlock::allocate(counted, "ids of experts"));
   KTC_ASSIGN_OR_RETURN(shared_, HostBlock::allocate(shared_table_bytes(p), "slots of shared experts"));
-  for (const HostBlock* block : {&cpu_.arena, &logits_, &staged_, &counted_, &shared_})
+  for (const HostBlock* block : {&cpu_.arena, &logits_, &counted_, &shared_})
     if (block->bytes() != 0) pin(gpus_, block->data(), block->bytes());
   copying_.resize(gpus_.size(), false);
   return {};

@@ -9,6 +9,7 @@
 
 #include "runtime/device/device.h"
 #include "runtime/exec/entry_program.h"
+#include "runtime/exec/halves.h"
 #include "runtime/exec/hybrid_sample.h"
 #include "runtime/exec/shared_experts.h"
 #include "runtime/exec/step_request.h"
@@ -20,6 +21,7 @@ namespace ktc::exec {
 // Rows that a device computes: the entry's bounds in decode (one graph serves every batch), those of the step in extend.
 struct Counts {
   std::uint32_t tokens = 0, rows = 0, sequences = 0;
+  std::uint32_t first_tokens = 0, first_rows = 0;  // of an entry cut in halves, of all tokens: those of its first half
 };
 
 // One kernel of a step: fills in the counts and launches. Without rows it does nothing.
@@ -37,11 +39,23 @@ struct CopyRows {
   Status clear(device::Stream& stream, const Counts& counts) const;  // zeros on the device
 };
 
-// A value between two devices goes by the host.
+// One value that goes from one GPU to another, as CopyRows.
+struct PeerRows {
+  const std::byte* from = nullptr;
+  std::byte* to = nullptr;
+  std::uint64_t from_stride = 0, to_stride = 0, row_bytes = 0;
+  bool whole = false, of_rows = false;
+  Status run(device::Stream& stream, device::Device& peer, const Counts& counts) const;  // stream: of the GPU that takes it
+};
+
+// Values of a copy step.
 struct CopyStep {
   std::uint32_t from_gpu = plan::kNone, to_gpu = plan::kNone;  // indices of gpus; kNone: the CPU
-  std::vector<CopyRows> up;    // from_gpu to the host
-  std::vector<CopyRows> down;  // from the host to to_gpu
+  std::vector<CopyRows> up;      // from_gpu to the CPU
+  std::vector<CopyRows> down;    // from the CPU to to_gpu
+  std::vector<PeerRows> across;  // from_gpu to to_gpu: the host has no part in it
+  std::unique_ptr<device::Event> done;  // with the CPU: recorded behind its rows
+  bool between_gpus() const { return from_gpu != plan::kNone && to_gpu != plan::kNone; }
 };
 
 struct RecordArea;
@@ -76,6 +90,8 @@ struct HybridStep {
   std::uint32_t stream = plan::kNone;  // launch: its experts, in streams; before its launches
   std::uint32_t shared = plan::kNone;  // compute, copy: of the CPU's share of streams[shared]
   MovingStep moving;                   // compute
+  Part part = Part::whole;             // of the step's tokens that it works on; without any it does nothing
+  std::vector<std::uint32_t> waits;    // with waits_by_copy: copies that must be done first
   // compute: every value of this step comes from record `at_record` and serves its await alone: nothing to do when the record
   // has no pairs for the CPU and the await does not wait then.
   std::uint32_t skipped_with = plan::kNone;
@@ -89,6 +105,7 @@ struct CountedIds {
   const std::int32_t* slots = nullptr;   // host; null: every expert is the op's
   std::uint32_t experts = 0, top_k = 0;
   CopyRows copy;
+  Part part = Part::whole;
 };
 
 // One experts step of kind `stream`.
@@ -120,6 +137,10 @@ struct HybridProgram {
   EntryBounds bounds;
   std::string name;
   StepBlockLayout block;
+  bool cut = false;                    // in halves
+  StepBlockLayout half_blocks[2] = {};
+  HalfInputs half_inputs[2];           // on the CPU
+  bool waits_by_copy = false;          // HybridStep::waits says what is waited for; else the CPU waits for all copies, GPUs for each
   std::vector<HybridStep> steps;
   std::vector<Step> cpu_steps;
   std::vector<CopyStep> copies;

@@ -1,7 +1,9 @@
 #include "runtime/exec/hybrid_resolve.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <tuple>
 
 #include "runtime/exec/hybrid_stream.h"
 #include "runtime/exec/step_reader.h"
@@ -18,7 +20,7 @@ bool on_gpu(const planfb::PlanT& plan, std::uint32_t device) { return plan.devic
 
 std::uint64_t span_bytes(const planfb::EntryT& entry, const planfb::View& view) {
   const planfb::BufferT& buffer = *entry.buffers[view.buffer()];
-  return align64((buffer.symbol == Symbol::rows ? entry.max_rows : entry.max_tokens) * buffer.row_bytes);
+  return align64(plan::bound_of(entry, buffer.symbol) * buffer.row_bytes);
 }
 
 bool whole(const planfb::EntryT& entry, const planfb::View& view) {
@@ -45,8 +47,11 @@ class Resolver {
     program_.bounds = bounds;
     program_.name = entry_.name;
     const planfb::CacheT& cache = *plan.caches[0];
-    program_.block = step_block_layout(entry_.max_tokens, entry_.max_rows, entry_.max_sequences,
-                                       (cache.tokens_per_sequence + cache.page_tokens - 1) / cache.page_tokens);
+    program_.cut = plan::is_cut(entry_);
+    const StepBlocks blocks = step_blocks(entry_.max_tokens, entry_.max_rows, entry_.max_sequences,
+                                          (cache.tokens_per_sequence + cache.page_tokens - 1) / cache.page_tokens, program_.cut);
+    program_.block = blocks.whole;
+    for (std::size_t half = 0; half < 2; ++half) program_.half_blocks[half] = blocks.half[half];
   }
 
   Expected<HybridProgram> run() {
@@ -60,8 +65,9 @@ class Resolver {
     for (std::uint32_t s = 0; s < entry_.steps.size(); ++s) KTC_RETURN_IF_ERROR(step(s));
     find_skipped();
     find_near();
-    if (memory_.join) joiner_.join(program_);
+    joiner_.join(program_);
     find_shared();
+    KTC_RETURN_IF_ERROR(find_waits());
     return std::move(program_);
   }
 
@@ -98,10 +104,12 @@ class Resolver {
       }
       if (gpu_side) continue;
       const Ids ids = {reinterpret_cast<std::int32_t*>(memory_.cpu->arena + buffer.offset), buffer.row_bytes / 4, 1};
-      if (buffer.role == BufferRole::ids) program_.ids.push_back(ids);
-      if (buffer.role == BufferRole::positions) program_.positions.push_back(ids);
+      const Part part = part_of(buffer.symbol);
+      HalfInputs& half = program_.half_inputs[part == Part::second];
+      if (buffer.role == BufferRole::ids) (part == Part::whole ? program_.ids : half.ids).push_back(ids);
+      if (buffer.role == BufferRole::positions) (part == Part::whole ? program_.positions : half.positions).push_back(ids);
       if (buffer.role == BufferRole::output_rows) program_.output_rows.push_back(ids);
-      if (buffer.role == BufferRole::deferred) program_.deferred.push_back(ids);
+      if (buffer.role == BufferRole::deferred) (part == Part::whole ? program_.deferred : half.deferred).push_back(ids);
     }
     if (program_.logits.data != nullptr) return {};
     return make_error(StatusCode::unsupported, {"entry " + entry_.name, "it computes no logits", "", "a buffer of role logits",
@@ -115,6 +123,7 @@ class Resolver {
     to.step = index;
     to.graph = from.graph;
     to.name = from.name;
+    to.part = part_of(entry_.buffers[from.outputs[0].buffer()]->symbol);
     if (from.kind == StepKind::compute) {
       KTC_ASSIGN_OR_RETURN(Step native, resolve_step(plan_, entry_, from, weights_, kernels_, *memory_.cpu));
       to.at = static_cast<std::uint32_t>(program_.cpu_steps.size());
@@ -124,7 +133,8 @@ class Resolver {
       return {};
     }
     to.gpu = gpu_index(from.device);
-    const GpuStepReader reader(plan_, entry_, from, gpu(from.device), program_.block);
+    const StepBlockLayout& block = to.part == Part::whole ? program_.block : program_.half_blocks[to.part == Part::second];
+    const GpuStepReader reader(plan_, entry_, from, gpu(from.device), block);
     switch (from.kind) {
       case StepKind::launch: KTC_RETURN_IF_ERROR(launch(from, reader, to)); break;
       case StepKind::copy: KTC_RETURN_IF_ERROR(copy(from, to)); break;
@@ -132,6 +142,7 @@ class Resolver {
       case StepKind::await: KTC_RETURN_IF_ERROR(await(from, reader, to)); break;
       default: return refuse(from, "a step kind that this executor does not run", planfb::EnumNameStepKind(from.kind), "");
     }
+    if (from.launch_group != plan::kNone) joiner_.member(from.launch_group, program_.steps.size());
     program_.steps.push_back(std::move(to));
     return {};
   }
@@ -145,12 +156,13 @@ class Resolver {
     std::uint32_t rope = plan::kNone;
     if (const auto* op = from.op.AsGqaOp()) rope = op->rope;
     if (const auto* op = from.op.AsMlaOp()) rope = op->rope;
-    if (rope != plan::kNone && ropes_.emplace(to.gpu, rope).second) {
+    if (rope != plan::kNone && ropes_.emplace(to.gpu, rope, to.part).second) {
       HybridStep table;
       table.kind = StepKind::launch;
       table.step = plan::kNone;
       table.gpu = to.gpu;
       table.graph = to.graph;
+      table.part = to.part;
       table.name = "rope table";
       KTC_ASSIGN_OR_RETURN(Launch fill, rope_launch(reader, rope));
       table.launches.push_back(std::move(fill));
@@ -182,6 +194,7 @@ class Resolver {
     counted.top_k = static_cast<std::uint32_t>(ids.columns());
     counted.copy = rows_between(ids, gpu(from.device), memory_.counted, entry_.buffers[ids.buffer()]->row_bytes, true);
     memory_.counted += span_bytes(entry_, ids);
+    counted.part = to.part;
     program_.counted.push_back(counted);
     to.launches.push_back([copy = counted.copy](device::Stream& stream, const Counts& counts) { return copy.run(stream, true, counts); });
   }
@@ -231,6 +244,71 @@ class Resolver {
       }
     }
   }
+  // Bytes [begin, end) of a device's arena.
+  struct Range {
+    std::uint32_t device = 0;
+    std::uint64_t begin = 0, end = 0;
+    bool meets(const Range& other) const { return device == other.device && begin < other.end && other.begin < end; }
+  };
+  Range range_of(std::uint32_t b) const {
+    const planfb::BufferT& buffer = *entry_.buffers[b];
+    return {buffer.device, buffer.offset, buffer.offset + buffer.bytes};
+  }
+  std::vector<Range> ranges(const std::vector<planfb::View>& views) const {
+    std::vector<Range> all;
+    for (const planfb::View& view : views) all.push_back(range_of(view.buffer()));
+    return all;
+  }
+
+  // In an extend entry without streams each step waits for the copies that it has to do with, not for all: one of the CPU for what it
+  // reads and for what it writes over; one of a GPU, which waits for all that comes to it anyway, before it writes over what leaves.
+  // Copies of a GPU are done in their order, so of each the last one will do.
+  Status find_waits() {
+    if (program_.bounds.decode || !program_.streams.empty()) return {};
+    program_.waits_by_copy = true;
+    struct Copy {
+      std::uint32_t index = 0, gpu = 0;
+      bool up = false;
+      std::vector<Range> from, to;
+    };
+    std::vector<Copy> copies;
+    std::map<std::pair<std::uint32_t, std::uint32_t>, std::size_t> done;  // by who waits, gpu: so many of `copies` are known to be done
+    const auto meet = [](const std::vector<Range>& a, const std::vector<Range>& b) {
+      return std::any_of(a.begin(), a.end(), [&](const Range& x) { return std::any_of(b.begin(), b.end(), [&](const Range& y) { return x.meets(y); }); });
+    };
+    for (HybridStep& step : program_.steps) {
+      if (step.step == plan::kNone) continue;
+      const planfb::StepT& from = *entry_.steps[step.step];
+      if (step.kind == StepKind::copy && !program_.copies[step.at].between_gpus()) {
+        CopyStep& copy = program_.copies[step.at];
+        const bool up = copy.from_gpu != plan::kNone;
+        const std::uint32_t gpu = up ? copy.from_gpu : copy.to_gpu;
+        KTC_ASSIGN_OR_RETURN(copy.done, (*memory_.gpus)[gpu].device->create_event());
+        copies.push_back({step.at, gpu, up, ranges(from.inputs), ranges(from.outputs)});
+        continue;
+      }
+      const bool of_cpu = step.kind == StepKind::compute;
+      const std::uint32_t writes_on = step.kind == StepKind::copy ? program_.copies[step.at].to_gpu : step.gpu;
+      const std::vector<Range> reads = ranges(from.inputs);
+      std::vector<Range> writes = ranges(from.outputs);
+      if (from.workspace != plan::kNone) writes.push_back(range_of(from.workspace));
+      for (std::uint32_t g = 0; g < memory_.gpus->size(); ++g) {
+        if (!of_cpu && writes_on != g) continue;
+        std::size_t& known = done[{of_cpu ? plan::kNone : g, g}];
+        for (std::size_t c = copies.size(); c-- > known;) {
+          const Copy& copy = copies[c];
+          if (copy.gpu != g) continue;
+          const bool needed = of_cpu ? meet(writes, copy.up ? copy.to : copy.from) || (copy.up && meet(reads, copy.to)) : copy.up && meet(writes, copy.from);
+          if (!needed) continue;
+          step.waits.push_back(copy.index);
+          known = c + 1;
+          break;
+        }
+      }
+    }
+    return {};
+  }
+
   std::size_t readers(std::uint32_t buffer) const {
     std::size_t count = 0;
     for (const auto& step : entry_.steps)
@@ -269,19 +347,28 @@ class Resolver {
     return copy;
   }
 
+  PeerRows rows_across(const planfb::View& source, const Gpu& from, const planfb::View& target, const Gpu& to) const {
+    const planfb::BufferT &there = *entry_.buffers[source.buffer()], &here = *entry_.buffers[target.buffer()];
+    PeerRows copy;
+    copy.from = from.arena.data() + there.offset + source.column() * 4;
+    copy.to = to.arena.data() + here.offset + target.column() * 4;
+    copy.from_stride = there.row_bytes;
+    copy.to_stride = here.row_bytes;
+    copy.row_bytes = source.columns() * 4;
+    copy.whole = there.row_bytes == here.row_bytes && whole(entry_, target);
+    copy.of_rows = here.symbol == Symbol::rows;
+    return copy;
+  }
+
   Status copy(const planfb::StepT& from, HybridStep& to) {
     CopyStep step;
     const bool from_gpu = on_gpu(plan_, device_of(from.inputs[0])), to_gpu = on_gpu(plan_, device_of(from.outputs[0]));
     if (from_gpu) step.from_gpu = gpu_index(device_of(from.inputs[0]));
     if (to_gpu) step.to_gpu = gpu_index(device_of(from.outputs[0]));
-    std::byte* staged = memory_.staged;
     for (std::size_t i = 0; i < from.inputs.size(); ++i) {
       const planfb::View &source = from.inputs[i], &target = from.outputs[i];
       if (from_gpu && to_gpu) {
-        const std::uint64_t stride = align64(source.columns() * 4);
-        step.up.push_back(rows_between(source, (*memory_.gpus)[step.from_gpu], staged, stride, true));
-        step.down.push_back(rows_between(target, (*memory_.gpus)[step.to_gpu], staged, stride, false));
-        staged += std::max(span_bytes(entry_, source), span_bytes(entry_, target));
+        step.across.push_back(rows_across(source, (*memory_.gpus)[step.from_gpu], target, (*memory_.gpus)[step.to_gpu]));
         continue;
       }
       const planfb::View& cpu = from_gpu ? target : source;
@@ -460,7 +547,7 @@ class Resolver {
   std::vector<Handoff>& handoffs_;
   HybridProgram program_;
   StepJoiner joiner_;
-  std::set<std::pair<std::uint32_t, std::uint32_t>> ropes_;  // gpu, rope: table filled
+  std::set<std::tuple<std::uint32_t, std::uint32_t, Part>> ropes_;  // gpu, rope, part: table filled
 };
 
 }  // namespace
@@ -475,6 +562,14 @@ Status CopyRows::run(device::Stream& stream, bool to_host, const Counts& counts)
   };
   if (whole) return one(0, (n - 1) * device_stride + row_bytes);
   for (std::uint64_t row = 0; row < n; ++row) KTC_RETURN_IF_ERROR(one(row, row_bytes));
+  return {};
+}
+
+Status PeerRows::run(device::Stream& stream, device::Device& peer, const Counts& counts) const {
+  const std::uint64_t n = of_rows ? counts.rows : counts.tokens;
+  if (n == 0) return {};
+  if (whole) return stream.copy_from_peer(peer, to, from, (n - 1) * from_stride + row_bytes);
+  for (std::uint64_t row = 0; row < n; ++row) KTC_RETURN_IF_ERROR(stream.copy_from_peer(peer, to + row * to_stride, from + row * from_stride, row_bytes));
   return {};
 }
 
@@ -494,13 +589,6 @@ StagedBytes staged_bytes(const planfb::PlanT& plan) {
       if (buffer->role == BufferRole::logits && on_gpu(plan, buffer->device)) bytes.logits = std::max(bytes.logits, buffer->bytes);
     for (const auto& step : entry->steps) {
       if (counts_here(step->op.AsExpertsOp()) && on_gpu(plan, step->device)) bytes.counted += span_bytes(*entry, step->inputs[1]);
-      if (step->kind != StepKind::copy || !on_gpu(plan, entry->buffers[step->inputs[0].buffer()]->device) ||
-          !on_gpu(plan, entry->buffers[step->outputs[0].buffer()]->device))
-        continue;
-      std::uint64_t all = 0;
-      for (std::size_t i = 0; i < step->inputs.size(); ++i)
-        all += std::max(span_bytes(*entry, step->inputs[i]), span_bytes(*entry, step->outputs[i]));
-      bytes.between_gpus = std::max(bytes.between_gpus, all);
     }
   }
   return bytes;

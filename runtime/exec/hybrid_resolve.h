@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/exec/gpu_memory.h"
+#include "runtime/exec/halves.h"
 #include "runtime/exec/hybrid_handoff.h"
 #include "runtime/exec/hybrid_join.h"
 #include "runtime/exec/hybrid_program.h"
@@ -17,16 +18,14 @@ struct HybridMemory {
   std::vector<Gpu>* gpus = nullptr;
   const Memory* cpu = nullptr;
   std::byte* logits = nullptr;      // pinned, for the largest entry
-  std::byte* staged = nullptr;      // pinned, for values that go from GPU to GPU: as large as the largest of them
   std::byte* counted = nullptr;     // pinned, for ids of routers
   std::byte* shared = nullptr;      // pinned, for slots of experts that the CPU shares
   SharedSlots* shared_slots = nullptr;
-  bool join = true;                 // steps that have one kernel together (hybrid_join.h)
 };
 
 // Sizes of the areas above.
 struct StagedBytes {
-  std::uint64_t logits = 0, between_gpus = 0, counted = 0;
+  std::uint64_t logits = 0, counted = 0;
 };
 StagedBytes staged_bytes(const planfb::PlanT& plan);
 
@@ -57,7 +56,8 @@ class GpuStepReader {
   gpu::Matrix in(std::size_t i) const { return matrix(step_.inputs[i]); }
   gpu::Matrix out(std::size_t i) const { return matrix(step_.outputs[i]); }
   bool of_rows() const { return buffer(step_.outputs[0]).symbol == planfb::Symbol::rows; }
-  std::uint64_t bound() const { return of_rows() ? entry_.max_rows : entry_.max_tokens; }
+  Part part() const { return part_of(buffer(step_.outputs[0]).symbol); }
+  std::uint64_t bound() const { return plan::bound_of(entry_, buffer(step_.outputs[0]).symbol); }
   gpu::Scratch scratch() const;
   const gpu::Weight& weight(std::uint32_t w) const { return gpu_.weight[w]; }
   const float* vector(std::uint32_t w) const {
@@ -75,6 +75,7 @@ class GpuStepReader {
   gpu::Batch batch() const;
   gpu::Cache cache(std::uint32_t index, std::uint32_t layer) const;
   gpu::Rope rope(std::uint32_t index) const;
+  std::uint64_t rope_offset(const GpuRope& rope) const;  // floats in front of the table of the step's part
 
   // Adds the kernel `fn` with `args`, whose counts come with each step.
   template <typename Args>
@@ -115,7 +116,7 @@ gpu::ExpertsArgs experts_args(const GpuStepReader& reader, const planfb::Experts
 // Kernels of a step of kind `launch`.
 Expected<std::vector<Launch>> resolve_launches(const GpuStepReader& reader);
 
-// Tells of a step of kind `launch` that may have one kernel with its neighbours.
+// Tells of a step of kind `launch` that may be in a launch group.
 Status see_joinable(const GpuStepReader& reader, std::size_t step, StepJoiner& joiner);
 
 // Fills the rope table `index` for the positions of the step.

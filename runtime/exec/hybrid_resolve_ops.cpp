@@ -3,6 +3,7 @@
 #include "runtime/exec/kv_layout.h"
 #include "runtime/exec/step_reader.h"
 #include "runtime/formats/gpu_workspace.h"
+#include "runtime/formats/halves.h"
 
 namespace ktc::exec {
 
@@ -21,7 +22,7 @@ gpu::Matrix values(const gpu::Scratch& scratch, std::uint64_t offset, std::uint6
 }
 
 Status gqa(const GpuStepReader& r, const planfb::GqaOpT& op, std::vector<Launch>& launches) {
-  const GpuGqaWorkspace space = gpu_gqa_workspace(r.entry_.max_tokens, op.heads, op.kv_heads, op.head_dim);
+  const GpuGqaWorkspace space = gpu_gqa_workspace(r.bound(), op.heads, op.kv_heads, op.head_dim);
   gpu::GqaAppendArgs append = {};
   append.q = r.in(0);
   append.k = r.in(1);
@@ -53,7 +54,7 @@ Status gqa(const GpuStepReader& r, const planfb::GqaOpT& op, std::vector<Launch>
 }
 
 Status mla(const GpuStepReader& r, const planfb::MlaOpT& op, std::vector<Launch>& launches) {
-  const GpuMlaWorkspace space = gpu_mla_workspace(r.entry_.max_tokens, op.heads, op.latent_dim, op.rope_dim);
+  const GpuMlaWorkspace space = gpu_mla_workspace(r.bound(), op.heads, op.latent_dim, op.rope_dim);
   gpu::MlaAppendArgs append = {};
   append.q = r.in(0);
   append.latent = r.in(1);
@@ -127,6 +128,25 @@ Status mlp(const GpuStepReader& r, const planfb::MlpOpT& op, std::vector<Launch>
   return r.add(launches, r.gpu_.kernels.mlp, args);
 }
 
+// Rows of the first half come before those of the second one, whose row of token t is t - (tokens of the first half).
+Status select_of_halves(const GpuStepReader& r, const gpu::SelectRowsArgs& args, const gpu::Matrix& second, std::vector<Launch>& launches) {
+  const auto fn = r.gpu_.kernels.select_rows;
+  if (fn == nullptr) return r.no_kernel();
+  launches.push_back([fn, args, second](device::Stream& stream, const Counts& counts) -> Status {
+    gpu::SelectRowsArgs part = args;
+    part.rows = counts.first_rows;
+    if (part.rows != 0) KTC_RETURN_IF_ERROR(stream.launch(fn, part));
+    part.rows = counts.rows - counts.first_rows;
+    if (part.rows == 0) return {};
+    part.output_rows.data += counts.first_rows * args.output_rows.stride;
+    part.out.data += counts.first_rows * args.out.stride;
+    part.x = second;
+    part.x.data -= counts.first_tokens * second.stride;
+    return stream.launch(fn, part);
+  });
+  return {};
+}
+
 // The terms of a sum.
 template <typename Args>
 Status terms(const GpuStepReader& r, Args& args) {
@@ -186,6 +206,7 @@ Status launches_of(const GpuStepReader& r, std::vector<Launch>& launches) {
       args.x = r.in(0);
       args.output_rows = r.ids(r.step_.inputs[1]);
       args.out = r.out(0);
+      if (r.step_.inputs.size() > 2) return select_of_halves(r, args, r.in(2), launches);
       return r.add(launches, kernels.select_rows, args);
     }
     case Op::LinearOp: return linear(r, *op.AsLinearOp(), launches);
@@ -257,7 +278,12 @@ gpu::Cache GpuStepReader::cache(std::uint32_t index, std::uint32_t layer) const 
 
 gpu::Rope GpuStepReader::rope(std::uint32_t index) const {
   const GpuRope& rope = gpu_.ropes[index];
-  return {rope.cos, rope.sin, 2 * rope.half, plan_.ropes[index]->style == planfb::RopeStyle::interleaved};
+  return {rope.cos + rope_offset(rope), rope.sin + rope_offset(rope), 2 * rope.half, plan_.ropes[index]->style == planfb::RopeStyle::interleaved};
+}
+
+// Each half has rows of the table of its own, so that both are there at once.
+std::uint64_t GpuStepReader::rope_offset(const GpuRope& rope) const {
+  return part() == Part::second ? first_half_bound(entry_.max_tokens) * rope.half : 0;
 }
 
 Status GpuStepReader::no_kernel() const {
@@ -310,8 +336,8 @@ Expected<Launch> rope_launch(const GpuStepReader& reader, std::uint32_t index) {
   args.factor = static_cast<double>(reader.plan_.ropes[index]->factor);
   args.half = rope.half;
   args.positions = reader.block_at(reader.block_.positions);
-  args.cos = rope.cos;
-  args.sin = rope.sin;
+  args.cos = rope.cos + reader.rope_offset(rope);
+  args.sin = rope.sin + reader.rope_offset(rope);
   const auto fn = reader.gpu_.kernels.rope_table;
   if (fn == nullptr) return reader.no_kernel();
   return Launch([fn, args](device::Stream& stream, const Counts& counts) -> Status {

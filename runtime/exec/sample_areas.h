@@ -1,5 +1,5 @@
 // Where a GPU that chooses tokens has what that needs, in front of its step block (runtime/formats/step_block.h), so that both are
-// sent in one copy. Offsets in bytes; all zero on a GPU that does not choose.
+// sent in one copy. Offsets in bytes; all zero on a GPU that neither chooses nor looks up what was chosen.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace ktc::exec {
 
 struct SampleAreas {
   std::uint32_t rows = 0;        // of the largest sample entry
-  std::uint64_t next_ids = 0;    // i32 [rows]: written by the sample step, read by the decode step behind it; never sent
+  std::uint64_t next_ids = 0;    // i32 [rows]: written by the sample step, read by the decode step behind it; never sent by the host
   std::uint64_t feed = 0;        // i32 [rows]: of each token, the row of next_ids that is its id, -1: the id is in the step block
   std::uint64_t parameters = 0;  // SampleRow [rows]
   std::uint64_t block = 0;       // the step block
@@ -36,12 +36,20 @@ inline const planfb::StepT* device_sample_step(const planfb::PlanT& plan, const 
   return gpu && step.workspace != plan::kNone ? &step : nullptr;
 }
 
+// Of the GPU that chooses, and of another one that has the embedding: ids that were chosen are copied to it.
 inline SampleAreas sample_areas(const planfb::PlanT& plan, std::uint32_t device) {
   std::uint32_t rows = 0;
-  for (const auto& entry : plan.entries)
-    if (const planfb::StepT* step = device_sample_step(plan, *entry); step != nullptr && step->device == device && entry->max_rows > rows)
-      rows = entry->max_rows;
-  return sample_areas(rows);
+  bool here = false;
+  for (const auto& entry : plan.entries) {
+    if (const planfb::StepT* step = device_sample_step(plan, *entry)) {
+      here = here || step->device == device;
+      rows = entry->max_rows > rows ? entry->max_rows : rows;
+    }
+    for (const auto& step : entry->steps)
+      here = here || (entry->kind == planfb::EntryKind::decode && step->device == device && step->op.AsEmbedOp() != nullptr &&
+                      plan.devices[device]->kind == planfb::DeviceKind::cuda);
+  }
+  return sample_areas(here ? rows : 0);
 }
 
 }  // namespace ktc::exec
