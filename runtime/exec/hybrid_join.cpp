@@ -11,7 +11,8 @@ namespace {
 using Members = std::span<const StepJoiner::Args* const>;
 
 Joinable kind_of(const StepJoiner::Args& args) {
-  constexpr Joinable kKinds[] = {Joinable::await, Joinable::add_norm, Joinable::route, Joinable::publish};  // as StepJoiner::Args
+  constexpr Joinable kKinds[] = {Joinable::await, Joinable::add_norm, Joinable::route,
+                                 Joinable::publish};  // as StepJoiner::Args
   static_assert(std::size(kKinds) == std::variant_size_v<StepJoiner::Args>);
   return kKinds[args.index()];
 }
@@ -32,7 +33,8 @@ std::optional<Launch> await_norm(const gpu::KernelSet& kernels, Members members)
   gpu::AwaitNormArgs args = {std::get<gpu::AwaitArgs>(*members[0]), std::get<gpu::AddNormArgs>(*members[1]), 0};
   while (args.term < args.norm.count && args.norm.in[args.term].data != args.await.out.data) ++args.term;
   if (args.term == args.norm.count) return std::nullopt;
-  return launch(kernels.await_norm, args, [](gpu::AwaitNormArgs& a, std::uint32_t rows) { a.await.rows = a.norm.rows = rows; });
+  return launch(kernels.await_norm, args,
+                [](gpu::AwaitNormArgs& a, std::uint32_t rows) { a.await.rows = a.norm.rows = rows; });
 }
 
 // [add_norm,] route, publish
@@ -41,7 +43,9 @@ std::optional<Launch> route_publish(const gpu::KernelSet& kernels, Members membe
   if (members.size() == 3) args.norm = std::get<gpu::AddNormArgs>(*members[0]);
   args.route = std::get<gpu::RouteArgs>(*members[members.size() - 2]);
   args.publish = std::get<gpu::PublishArgs>(*members.back());
-  return launch(kernels.route_publish, args, [](gpu::RoutePublishArgs& a, std::uint32_t rows) { a.norm.rows = a.route.rows = a.publish.rows = rows; });
+  return launch(kernels.route_publish, args, [](gpu::RoutePublishArgs& a, std::uint32_t rows) {
+    a.norm.rows = a.route.rows = a.publish.rows = rows;
+  });
 }
 
 // By the name of the kernel.

@@ -1,9 +1,11 @@
-// Which steps of a GPU are one launch together: a launch less is two microseconds less, and what one step leaves for the next need not
-// go through memory. One table for all: kt-join-launches marks the steps of a decode entry that match a row, plans are refused whose
-// marks match none, and the executor has a kernel for each row (runtime/exec/hybrid_join.cpp). All buffers are written as by the steps
-// one by one, so whoever has no such kernel runs them so.
+// Which steps of a GPU are one launch together: a launch less is two microseconds less, and what one step leaves for
+// the next need not go through memory. One table for all: kt-join-launches marks the steps of a decode entry that match
+// a row, plans are refused whose marks match none, and the executor has a kernel for each row
+// (runtime/exec/hybrid_join.cpp). All buffers are written as by the steps one by one, so whoever has no such kernel
+// runs them so.
 //
-// A new joint kernel takes a row of kLaunchSequences, the lines of kHandedOn for pairs that are new, and a maker of its arguments.
+// A new joint kernel takes a row of kLaunchSequences, the lines of kHandedOn for pairs that are new, and a maker of its
+// arguments.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +24,8 @@ constexpr std::string_view to_string(Joinable step) {
 
 constexpr std::size_t kMostJoined = 4;
 struct LaunchSequence {
-  std::string_view kernel;     // of runtime/kernels/cuda/gpu_kernels.def
-  std::size_t count;           // of steps
+  std::string_view kernel;  // of runtime/kernels/cuda/gpu_kernels.def
+  std::size_t count;        // of steps
   Joinable steps[kMostJoined];
   constexpr std::span<const Joinable> all() const { return {steps, count}; }
 };
@@ -44,8 +46,9 @@ constexpr const LaunchSequence* find_launch_sequence(std::span<const Joinable> s
   return nullptr;
 }
 
-// What a step must take from the one in front of it for both to be one launch: operand `to` of the second is result or operand `from`
-// of the first. Operands and results count as in the plan (plan.fbs) and in the dialect. kAnyTerm: exactly one of its operands.
+// What a step must take from the one in front of it for both to be one launch: operand `to` of the second is result or
+// operand `from` of the first. Operands and results count as in the plan (plan.fbs) and in the dialect. kAnyTerm:
+// exactly one of its operands.
 constexpr std::uint8_t kAnyTerm = 255;
 struct HandedOn {
   Joinable first, second;
@@ -60,10 +63,11 @@ inline constexpr HandedOn kHandedOn[] = {
     {Joinable::route, Joinable::publish, true, 1, 2},          // weights
 };
 
-// Whether all lines of the pair hold, and there is one. operands, results: of the first step; taken: operands of the second.
-// same(a, b): both are one value.
+// Whether all lines of the pair hold, and there is one. operands, results: of the first step; taken: operands of the
+// second. same(a, b): both are one value.
 template <typename Operands, typename Results, typename Same>
-bool hands_on(Joinable first, Joinable second, const Operands& operands, const Results& results, const Operands& taken, const Same& same) {
+bool hands_on(Joinable first, Joinable second, const Operands& operands, const Results& results, const Operands& taken,
+              const Same& same) {
   bool found = false;
   for (const HandedOn& line : kHandedOn) {
     if (line.first != first || line.second != second) continue;

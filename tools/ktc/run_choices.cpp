@@ -47,16 +47,19 @@ std::string known_options(std::string_view choice) {
   std::string text;
   for (auto one = std::begin(kOptions); one != std::end(kOptions); ++one) {
     if (one->choice != choice) continue;
-    const bool last = std::none_of(one + 1, std::end(kOptions), [&](const Option& other) { return other.choice == choice; });
+    const bool last =
+        std::none_of(one + 1, std::end(kOptions), [&](const Option& other) { return other.choice == choice; });
     text += (text.empty() ? "" : last ? " or " : ", ") + std::string(one->option);
   }
   return text;
 }
 
 Status apply_choices(const planfb::PlanT& plan, Options& options) {
-  for (const Chosen& asked : options.chosen) KTC_RETURN_IF_ERROR(plan::check_choice(plan, asked.choice, asked.option, asked.flag));
+  for (const Chosen& asked : options.chosen)
+    KTC_RETURN_IF_ERROR(plan::check_choice(plan, asked.choice, asked.option, asked.flag));
   for (const auto& choice : plan.choices) {
-    const bool asked = std::any_of(options.chosen.begin(), options.chosen.end(), [&](const Chosen& one) { return one.choice == choice->name; });
+    const bool asked = std::any_of(options.chosen.begin(), options.chosen.end(),
+                                   [&](const Chosen& one) { return one.choice == choice->name; });
     // a default of a later ktc that this one does not know: its own holds
     if (!asked) (void)set_choice(options, choice->name, choice->options.front());
   }

@@ -15,8 +15,8 @@ bool set_choice(Options& options, std::string_view choice, std::string_view opti
 // Options "a, b or c" that this program knows, for help and messages.
 std::string known_options(std::string_view choice);
 
-// Checks what the flags ask for against the plan's list, and takes the plan's default where they are silent. Errors: one line that
-// names the flag and what the plan permits.
+// Checks what the flags ask for against the plan's list, and takes the plan's default where they are silent. Errors:
+// one line that names the flag and what the plan permits.
 Status apply_choices(const planfb::PlanT& plan, Options& options);
 
 }  // namespace ktc::run

@@ -9,8 +9,8 @@
 
 namespace ktc::tools {
 
-// At most 256 MiB; a pipe may be named too. flag: stands before the path in messages; empty: the path alone. Errors: one line, not_found
-// for a file that is not there.
+// At most 256 MiB; a pipe may be named too. flag: stands before the path in messages; empty: the path alone. Errors:
+// one line, not_found for a file that is not there.
 Expected<std::string> read_text_file(std::string_view flag, const std::filesystem::path& path);
 
 }  // namespace ktc::tools
