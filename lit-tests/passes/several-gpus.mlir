@@ -18,7 +18,7 @@
 // CHECK: kt.cache @kv {{.*}} layers 1 {{.*}} pages @kv.pages on "cuda:0"
 // CHECK: kt.cache @"kv-cuda:1" {{.*}} layers 2 {{.*}} pages @kv.pages on "cuda:1"
 
-// CHECK: kt.entry @"decode[2]" {{.*}} graphs [#kt.graph<"decode[2].cuda:0" on "cuda:0">, #kt.graph<"decode[2].cuda:1" on "cuda:1">, #kt.graph<"decode[2].cuda:0#2" on "cuda:0">, #kt.graph<"decode[2].cuda:1#2" on "cuda:1">]
+// CHECK: kt.entry @"decode[2]" {{.*}} graphs [#kt.graph<"decode[2].cuda:0" on "cuda:0">, #kt.graph<"decode[2].cuda:1" on "cuda:1">, #kt.graph<"decode[2].cuda:0#2" on "cuda:0">, #kt.graph<"decode[2].cuda:1#2" on "cuda:1">, #kt.graph<"decode[2].cuda:1#3" on "cuda:1">]
 // CHECK: kt.gqa {{.*}} cache @kv[0] order 0 {{.*}} {graph = 0
 // One record for each layer with experts on the CPU, on the layer's GPU.
 // CHECK: kt.submit {{.*}} record 0 {{.*}} {graph = 0
@@ -36,5 +36,5 @@
 // CHECK-NEXT: %[[T:.*]]:3 = kt.transfer %[[Y]], %[[E]], %[[W]] from "cuda:1" to "cuda:0"
 // CHECK-NEXT: %[[A:.*]] = kt.experts swiglu %[[T]]#0, %[[T]]#1, %[[T]]#2 @"l2.experts.hot-cuda:0" slots [-1, 0, -1, -1] {{.*}} {graph = 2
 // CHECK: %[[B:.*]] = kt.transfer %[[A]] from "cuda:0" to "cuda:1"
-// CHECK-NEXT: %[[D:.*]] = kt.await %[[C]] record 2 {{.*}} {graph = 3
-// CHECK-NEXT: kt.add %{{.*}}, %[[D]], %[[H]], %[[B]], %{{.*}} of <RoutedExperts "l2.experts" layer 2> {graph = 3 : i64, place = #kt.place<"cuda:1"
+// CHECK-NEXT: %[[D:.*]] = kt.await %[[C]] record 2 {{.*}} {graph = 4
+// CHECK-NEXT: kt.add %{{.*}}, %[[D]], %[[H]], %[[B]], %{{.*}} of <RoutedExperts "l2.experts" layer 2> {graph = 4 : i64, place = #kt.place<"cuda:1"

@@ -205,6 +205,59 @@ TEST(Emulated, CanBeLostOnPurpose) {
   EXPECT_EQ(notes.read(), (std::vector<std::int32_t>{0, 1}));
 }
 
+// Values between two devices: taken when they are there, written over when they were taken; the host waits for neither.
+TEST(Emulated, CopiesBetweenDevicesWaitForEvents) {
+  const auto first = emulated(), second = emulated();
+  Notes notes(*first), there(*second);
+  auto sent = *first->create_event(), taken = *second->create_event();
+  std::atomic<bool> release{false};
+  const auto hold = [](void* r) {
+    while (!*static_cast<std::atomic<bool>*>(r)) std::this_thread::yield();
+  };
+  ASSERT_TRUE(second->reach(*first).ok());
+  ASSERT_TRUE(first->compute().host_call(hold, &release).ok());
+  ASSERT_TRUE(first->compute().launch(note, notes.args(5)).ok());
+  ASSERT_TRUE(first->compute().record(*sent).ok());
+  ASSERT_TRUE(second->compute().wait_for(*sent).ok());
+  ASSERT_TRUE(second->compute().copy_from_peer(*first, there.block.data(), notes.block.data(), 4).ok());
+  ASSERT_TRUE(second->compute().copy_from_peer(*first, there.count.data(), notes.count.data(), 4).ok());
+  ASSERT_TRUE(second->compute().record(*taken).ok());
+  ASSERT_TRUE(first->compute().wait_for(*taken).ok());
+  ASSERT_TRUE(first->compute().fill(notes.block.data(), 0, 4).ok());
+  EXPECT_FALSE(*second->compute().idle());
+  release = true;
+  ASSERT_TRUE(second->compute().wait().ok());
+  ASSERT_TRUE(first->compute().wait().ok());
+  EXPECT_EQ(there.read(), std::vector<std::int32_t>{5});
+  EXPECT_EQ(notes.read(), std::vector<std::int32_t>{0});
+}
+
+TEST(Emulated, CopiesBetweenDevicesAreChecked) {
+  const auto first = emulated(), second = emulated();
+  Notes notes(*first), there(*second);
+  Stream& stream = second->compute();
+  EXPECT_FALSE(stream.copy_from_peer(*first, notes.block.data(), notes.block.data(), 4).ok());    // not to this device
+  EXPECT_FALSE(stream.copy_from_peer(*first, there.block.data(), there.block.data(), 4).ok());    // not from the other one
+  EXPECT_FALSE(stream.copy_from_peer(*first, there.block.data(), notes.block.data(), 4097).ok());
+  EXPECT_FALSE(stream.copy_from_peer(*second, there.block.data(), there.block.data(), 4).ok());   // itself
+  ASSERT_TRUE(stream.begin_capture().ok());
+  EXPECT_FALSE(stream.copy_from_peer(*first, there.block.data(), notes.block.data(), 4).ok());
+  EXPECT_FALSE(stream.end_capture().ok());
+}
+
+// Who waits for an event that never comes learns of it.
+TEST(Emulated, ALostDeviceTakesThoseThatWaitForItAlong) {
+  const auto first = emulated(), second = emulated();
+  Notes notes(*first);
+  auto event = *first->create_event();
+  ASSERT_TRUE(first->compute().launch(fail, notes.args(1)).ok());
+  (void)first->compute().record(*event);
+  ASSERT_TRUE(second->compute().wait_for(*event).ok());
+  EXPECT_EQ(first->compute().wait().code(), StatusCode::unavailable);
+  const Status status = second->compute().wait();
+  EXPECT_TRUE(status.ok() || status.code() == StatusCode::unavailable);  // ok: the event was not recorded any more
+}
+
 TEST(Emulated, DestructionDropsWhatIsQueued) {
   std::atomic<int> calls{0};
   {

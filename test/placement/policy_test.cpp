@@ -191,10 +191,12 @@ TEST(PolicyTest, TheDocumentedExamplesParse) {
       blocks.back() += line + "\n";
     }
   }
-  ASSERT_EQ(blocks.size(), 2u);
-  const auto policy = parse_policy(blocks[0], "policy.md");
-  EXPECT_TRUE(policy.ok()) << policy.status().message();
-  const auto target = parse_target(blocks[1], "policy.md");
+  ASSERT_EQ(blocks.size(), 3u);  // policies, then a target
+  for (const std::string& block : {blocks[0], blocks[1]}) {
+    const auto policy = parse_policy(block, "policy.md");
+    EXPECT_TRUE(policy.ok()) << policy.status().message();
+  }
+  const auto target = parse_target(blocks[2], "policy.md");
   EXPECT_TRUE(target.ok()) << target.status().message();
 }
 
