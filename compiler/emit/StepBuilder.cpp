@@ -232,6 +232,7 @@ Expected<std::unique_ptr<planfb::StepT>> buildStep(kt::StepOpInterface op, PlanI
     step->outputs = {planfb::View(first.buffer(), first.column(), last.column() + last.columns() - first.column())};
   }
   if (mlir::IntegerAttr graph = op.getGraphAttr()) step->graph = static_cast<std::uint32_t>(graph.getInt());
+  if (mlir::IntegerAttr group = op.getLaunchGroupAttr()) step->launch_group = static_cast<std::uint32_t>(group.getInt());
   if (mlir::IntegerAttr workspace = op.getWorkspaceAttr())
     step->workspace = static_cast<std::uint32_t>(workspace.getInt());
   if (!setOp(step->op, op.getOperation(), index))

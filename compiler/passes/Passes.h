@@ -34,6 +34,9 @@ std::unique_ptr<mlir::Pass> createTileCpu(const placement::Target& target, bool 
 // kt-schedule with a target that the caller has read; it must outlive the pass. `granule`: of int8 activations, 0 for a row.
 std::unique_ptr<mlir::Pass> createSchedule(const placement::Target& target, std::uint32_t granule);
 
+// kt-halve-batches likewise; `below`: of the whole's predicted time.
+std::unique_ptr<mlir::Pass> createHalveBatches(const placement::Target& target, std::uint32_t granule, double below);
+
 #define GEN_PASS_REGISTRATION
 #include "compiler/passes/Passes.h.inc"
 

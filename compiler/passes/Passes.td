@@ -207,6 +207,32 @@ def Fuse : Kt_Pass<"kt-fuse"> {
   ];
 }
 
+def HalveBatches : Kt_Pass<"kt-halve-batches"> {
+  let summary = "let a GPU and the CPU take turns over two halves of a prompt's tokens";
+  let description = [{
+    In an extend entry each layer waits twice: the CPU for the router of the GPU, the GPU for the experts of the CPU. Cut in halves,
+    one device computes a half while the other one computes the other. Every step over tokens is there twice, each over rows of its
+    half (`#kt.dim<first_half>`, `#kt.dim<second_half>`), and so are the inputs; `kt.select_rows` takes both, and what follows is
+    whole again. Attention of the second half comes behind that of the first one in the same layer: a sequence may be in both.
+
+    What a layer reads it reads twice, and each expert has half of its rows. So the pass makes both bodies, has both ordered by
+    critical path under the cost model as `kt-schedule` will, and keeps the halves where their predicted time is below `below` of the
+    whole's. Entries whose experts pass through a GPU stay whole, and so do all of one device and of decode. `runtime/formats/halves.h` says
+    how a step is cut.
+
+    The pipeline hands the target over as an object; `ktc-opt` reads it from a file.
+
+    Before: `%e, %w = kt.route %x …`, `%t… = kt.transfer %x, %e, %w …`, `kt.experts %t…` (CPU)
+    After:  `%e1, %w1 = kt.route %x1 …`, `%e2, %w2 = kt.route %x2 …`, `%t1… = kt.transfer …`, `%t2… = kt.transfer …`,
+            `kt.experts %t1…` (CPU), `kt.experts %t2…` (CPU)
+  }];
+  let options = [
+    Option<"target", "target", "std::string", "\"\"", "target file; empty: this machine, without its GPUs">,
+    Option<"rowScales", "row-scales", "bool", "false", "int8 activations have one scale per row">,
+    Option<"below", "below", "double", "0.95", "halves take at most this share of the whole's predicted time">,
+  ];
+}
+
 def Schedule : Kt_Pass<"kt-schedule"> {
   let summary = "order the steps so that devices wait for each other as little as possible";
   let description = [{
@@ -281,12 +307,31 @@ def FormCudaGraphs : Kt_Pass<"kt-form-cuda-graphs"> {
   }];
 }
 
+def JoinLaunches : Kt_Pass<"kt-join-launches"> {
+  let summary = "mark steps of a GPU that are one launch together";
+  let description = [{
+    Steps of one GPU and one graph of a decode entry that follow each other there and have one kernel together get one
+    `launch_group`, a number within the entry. Which sequences those are, and what one step has to hand on to the next, is the table
+    of `runtime/formats/launch_groups.h`: so far an await and the sum and norm of which it is a term, and a router and its submit with
+    the sum and norm in front of them. From the first step on, the longest sequence that begins there is taken.
+
+    Only marks: `kt-plan-memory` keeps what members of a group touch apart, and a runtime that cannot do a group as one launch (host
+    nodes, rows that it cannot read in vectors) does its steps one by one. Nothing moves, so remarks say what lies between steps
+    that would have gone together.
+
+    Before: `%r = kt.await %y … {graph = 0 : i64}`, `%h, %n = kt.add_norm rms %x, %r @norm … {graph = 0 : i64}`
+    After:  `%r = kt.await %y … {graph = 0 : i64, launch_group = 3 : i64}`,
+            `%h, %n = kt.add_norm rms %x, %r @norm … {graph = 0 : i64, launch_group = 3 : i64}`
+  }];
+}
+
 def PlanMemory : Kt_Pass<"kt-plan-memory"> {
   let summary = "give every value, input and scratch area a fixed address";
   let description = [{
     Each entry gets buffers at offsets of its devices' arenas, sized at the bound of their symbol. The results of one
     `kt.linear` are columns of one buffer. A norm or a sum writes into its first operand where that dies there. Buffers whose
-    live ranges meet never share bytes; the others reuse them, largest first, each at the lowest offset that fits. The
+    live ranges meet never share bytes; the others reuse them, largest first, each at the lowest offset that fits. Members of a
+    launch group are alive together: what one touches on their device is taken until the last one is done. The
     logits lie at offset 0 in every entry, so what decode leaves there sample finds. Inputs are live from before the first
     step, results until after the last, scratch during its step. An argument has one buffer on every device that reads it.
 
@@ -302,7 +347,8 @@ def VerifyLowered : Kt_Pass<"kt-verify-lowered"> {
   let summary = "check addresses, live ranges, scratch and account";
   let description = [{
     Every operand and result has a view inside a buffer of its type on the op's device; every buffer lies in its device's
-    arena, aligned to 64 bytes; buffers whose live ranges meet do not share bytes; scratch is large enough
+    arena, aligned to 64 bytes; members of a launch group follow each other on their GPU, in one graph of a decode entry, and are a
+    sequence of the table; buffers whose live ranges meet do not share bytes; scratch is large enough
     (runtime/formats/workspace.h); roles are complete; the account's lines equal what weights, caches and arenas need.
     Derived anew from the IR, not from the plan that kt-plan-memory made. Sets `kt.phase` to `lowered`.
   }];

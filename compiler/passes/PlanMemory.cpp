@@ -5,6 +5,7 @@
 #include "compiler/passes/Remarks.h"
 #include "compiler/passes/Symbols.h"
 #include "compiler/passes/analysis/Arena.h"
+#include "compiler/passes/analysis/LaunchGroups.h"
 #include "compiler/passes/analysis/Workspace.h"
 #include "dialects/kt/KtWalk.h"
 #include "runtime/formats/workspace.h"
@@ -40,7 +41,7 @@ uint64_t rowBytesOf(mlir::Type element, uint64_t columns) {
 class EntryPlan {
  public:
   EntryPlan(kt::EntryOp entry, llvm::ArrayRef<std::string> devices)
-      : entry_(entry), decodes_(entry.getKind() == kt::EntryKind::decode), devices_(devices) {
+      : entry_(entry), spans_(launchSpans(entry)), cut_(entry.isCutInHalves()), devices_(devices) {
     for (auto step : entry.getBody().getOps<kt::StepOpInterface>()) steps_.push_back(step);
     for (auto [index, step] : llvm::enumerate(steps_)) numbers_[step] = index + 1;
   }
@@ -102,27 +103,40 @@ class EntryPlan {
   // Kernels of a GPU want scratch at 256 bytes; one rule for all that lies there.
   uint64_t alignmentOf(uint32_t arena) const { return devices_[arena] == "cpu" ? 64 : 256; }
 
-  // The last step in which kernels read an operand of `user`. A decode step's sum and norm may run in one launch with the router behind
-  // it (runtime/exec/hybrid_join.h), whose results and scratch then must not take the operands' place.
-  uint64_t readUntil(mlir::Operation* user) const {
-    auto found = numbers_.find(user);
-    if (found == numbers_.end()) return steps_.size() + 1;
-    uint64_t last = found->second;
-    if (!decodes_ || !llvm::isa<kt::AddNormOp>(user)) return last;
-    for (Value result : user->getResults())
-      for (mlir::Operation* next : result.getUsers())
-        if (llvm::isa<kt::RouteOp>(next)) last = std::max<uint64_t>(last, numbers_.lookup(next));
-    return last;
+  // The step with which `op` is done in an arena. Members of a launch group are alive together: on their device what one reads, writes
+  // or scribbles on is taken until the last one is done.
+  uint64_t busyUntil(mlir::Operation* op, uint32_t arena) const {
+    auto number = numbers_.find(op);
+    if (number == numbers_.end()) return steps_.size() + 1;
+    auto step = llvm::cast<kt::StepOpInterface>(op);
+    if (llvm::isa<kt::TransferOp>(op) && step.operandDevice() == "cpu" && devices_[arena] == "cpu") return copiedUntil(number->second);
+    return arenaOf(step.getPlaceAttr().getDevice()) == arena ? spans_.lookup(op).last : number->second;
   }
 
-  // The step of the device after which nothing there reads the value.
-  uint64_t lastUse(Value value, uint32_t arena) const {
-    uint64_t last = 0;
+  // In halves the CPU goes on while a copy to a GPU takes what it made: its next step must not write there.
+  uint64_t copiedUntil(uint64_t number) const {
+    if (!cut_) return number;
+    for (uint64_t next = number; next < steps_.size(); ++next) {
+      kt::StepOpInterface step = steps_[next];
+      if (step.operandDevice() == "cpu" && step.resultDevice() == "cpu") return next + 1;
+    }
+    return number;
+  }
+
+  // Who reads the value in an arena.
+  llvm::SmallVector<mlir::Operation*> readers(Value value, uint32_t arena) const {
+    llvm::SmallVector<mlir::Operation*> found;
     for (mlir::Operation* user : value.getUsers()) {
       auto step = llvm::dyn_cast<kt::StepOpInterface>(user);
-      if (step && arenaOf(step.operandDevice()) != arena) continue;
-      last = std::max(last, readUntil(user));
+      if (!step || arenaOf(step.operandDevice()) == arena) found.push_back(user);
     }
+    return found;
+  }
+
+  // The step of the device after which nothing there needs the value.
+  uint64_t lastUse(Value value, uint32_t arena) const {
+    uint64_t last = 0;
+    for (mlir::Operation* user : readers(value, arena)) last = std::max(last, busyUntil(user, arena));
     return last;
   }
 
@@ -130,13 +144,12 @@ class EntryPlan {
     uint32_t arena = ranges_[buffer].arena;
     views_[{value, arena}] = kt::ViewAttr::get(entry_.getContext(), buffer, column, kt::columnsOf(value));
     ranges_[buffer].last = std::max(ranges_[buffer].last, lastUse(value, arena));
+    if (mlir::Operation* maker = value.getDefiningOp()) ranges_[buffer].last = std::max(ranges_[buffer].last, busyUntil(maker, arena));
   }
 
   void addInputs() {
-    constexpr kt::BufferRole kInputs[] = {kt::BufferRole::ids, kt::BufferRole::positions, kt::BufferRole::output_rows,
-                                          kt::BufferRole::deferred};
     for (mlir::BlockArgument argument : entry_.getBody().getArguments()) {
-      auto role = entry_.getKind() == kt::EntryKind::sample ? kt::BufferRole::logits : kInputs[argument.getArgNumber()];
+      const kt::BufferRole role = kt::roleOf(argument);
       // an input lies where it is read; one that nothing reads lies where the first step runs: there is one, since no
       // argument has the type of a result
       std::set<uint32_t> arenas;
@@ -157,7 +170,8 @@ class EntryPlan {
     if (!llvm::isa<kt::NormOp, kt::AddOp, kt::AddNormOp>(step.getOperation())) return false;
     Value first = step->getOperand(0), result = step->getResult(0);
     return first.getType() == result.getType() && !llvm::isa<mlir::BlockArgument>(first) &&
-           lastUse(first, arenaOf(step.operandDevice())) == readUntil(step) && llvm::count(step->getOperands(), first) == 1 &&
+           llvm::all_of(readers(first, arenaOf(step.operandDevice())), [&](mlir::Operation* user) { return numbers_.contains(user) && numbers_.lookup(user) <= number; }) &&
+           llvm::count(step->getOperands(), first) == 1 &&
            !llvm::is_contained(result.getUsers(), terminator()) &&
            first.getDefiningOp<kt::StepOpInterface>().resultDevice() == step.resultDevice();
   }
@@ -219,7 +233,8 @@ class EntryPlan {
     LiveRange range;
     range.arena = arenaOf(step.getPlaceAttr().getDevice());
     range.alignment = alignmentOf(range.arena);
-    range.first = range.last = number;
+    range.first = number;
+    range.last = busyUntil(step, range.arena);
     range.bytes = *bytes;
     ranges_.push_back(range);
     workspaces_[step] = buffers_.size() - 1;
@@ -250,7 +265,8 @@ class EntryPlan {
   }
 
   kt::EntryOp entry_;
-  const bool decodes_;
+  const llvm::DenseMap<mlir::Operation*, Span> spans_;
+  const bool cut_;
   llvm::ArrayRef<std::string> devices_;
   llvm::SmallVector<kt::StepOpInterface> steps_;
   llvm::DenseMap<mlir::Operation*, uint64_t> numbers_;

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "compiler/passes/Passes.h"
+#include "compiler/passes/analysis/LaunchGroups.h"
 #include "compiler/passes/analysis/Workspace.h"
 #include "dialects/kt/KtWalk.h"
 #include "runtime/formats/formats.h"
@@ -26,7 +27,8 @@ struct Live {
 
 class EntryCheck {
  public:
-  EntryCheck(kt::EntryOp entry, const std::map<std::string, uint64_t>& arenas) : entry_(entry), arenas_(arenas) {}
+  EntryCheck(kt::EntryOp entry, const std::map<std::string, uint64_t>& arenas)
+      : entry_(entry), arenas_(arenas), spans_(launchSpans(entry)) {}
 
   mlir::LogicalResult run() {
     if (!entry_.getBuffers()) return entry_.emitOpError("has no buffers; run kt-plan-memory");
@@ -35,7 +37,7 @@ class EntryCheck {
       if (mlir::failed(checkBuffer(buffer))) return mlir::failure();
     }
     live_.resize(buffers_.size());
-    if (mlir::failed(checkRoles()) || mlir::failed(checkGraphs())) return mlir::failure();
+    if (mlir::failed(checkRoles()) || mlir::failed(checkGraphs()) || mlir::failed(checkLaunchGroups())) return mlir::failure();
     uint64_t number = 0;
     for (auto step : entry_.getBody().getOps<kt::StepOpInterface>()) {
       if (mlir::failed(checkStep(step, ++number))) return mlir::failure();
@@ -91,15 +93,18 @@ class EntryCheck {
   mlir::LogicalResult checkRoles() {
     using R = kt::BufferRole;
     for (R role : {R::ids, R::positions, R::output_rows, R::deferred, R::logits, R::next_ids}) {
-      // an input of tokens or rows is there once on every device that reads it
-      std::map<llvm::StringRef, unsigned> byDevice;
+      // an input of tokens or rows is there once on every device that reads it; each half has its own
+      const bool perDevice = isInput(role) && !isSample();
+      std::map<std::pair<llvm::StringRef, kt::Dim>, unsigned> places;
       for (kt::BufferAttr buffer : buffers_) {
-        if (buffer.getRole() == role) ++byDevice[isInput(role) && !isSample() ? buffer.getDevice() : ""];
+        if (buffer.getRole() == role) ++places[{perDevice ? buffer.getDevice() : "", perDevice ? buffer.getDim() : kt::Dim::tokens}];
       }
       unsigned count = 0;
-      for (auto& [device, buffers] : byDevice) count = std::max(count, buffers);
+      for (auto& [place, buffers] : places) count = std::max(count, buffers);
       unsigned expected = isInput(role) || role == resultRole();
-      if (role == R::deferred) expected = !isSample() && entry_.getBody().getNumArguments() > 3;
+      if (role == R::deferred) {
+        expected = !isSample() && llvm::any_of(entry_.getBody().getArguments(), [](mlir::BlockArgument a) { return kt::roleOf(a) == R::deferred; });
+      }
       if (count == expected) continue;
       return entry_.emitOpError() << "buffers of role " << kt::stringifyBufferRole(role) << ": found " << count
                                   << ", expected " << expected;
@@ -117,6 +122,48 @@ class EntryCheck {
     if (used.size() == graphs) return mlir::success();
     return entry_.emitOpError() << "graphs: found " << graphs << ", of which " << used.size()
                                 << " have steps; expected steps in each";
+  }
+
+  // The members of a launch group follow each other on their GPU, in one graph, and have a kernel together.
+  mlir::LogicalResult checkLaunchGroups() {
+    std::set<int64_t> closed;
+    std::size_t members = 0;
+    for (const StepsOfGpu& steps : stepsOfGpus(entry_)) {
+      for (std::size_t first = 0; first < steps.size();) {
+        mlir::IntegerAttr group = kt::StepOpInterface(steps[first]).getLaunchGroupAttr();
+        std::size_t end = first + 1;
+        for (; group && end < steps.size() && kt::StepOpInterface(steps[end]).getLaunchGroupAttr() == group; ++end) {}
+        llvm::ArrayRef<kt::StepOpInterface> together = llvm::ArrayRef(steps).slice(first, end - first);
+        first = end;
+        if (!group) continue;
+        mlir::Operation* step = together.front();
+        if (group.getInt() < 0 || group.getInt() > UINT32_MAX - 1) {
+          return step->emitOpError() << "launch_group: found " << group.getInt() << ", expected a number from 0 to " << UINT32_MAX - 1;
+        }
+        if (!closed.insert(group.getInt()).second) {
+          return step->emitOpError() << "launch_group: found " << group.getInt() << " again, expected its steps one behind the other on one GPU";
+        }
+        if (entry_.getKind() != kt::EntryKind::decode || sequenceOf(together) == nullptr) {
+          llvm::SmallVector<Joinable> kinds;
+          for (kt::StepOpInterface member : together) kinds.push_back(joinableOf(member));
+          return step->emitOpError() << "launch_group: found " << group.getInt() << " on \"" << namesOf(kinds)
+                                     << "\", expected steps of one graph of a decode entry that have one kernel (runtime/formats/launch_groups.h) "
+                                        "and hand their values on";
+        }
+        members += together.size();
+      }
+    }
+    for (auto step : entry_.getBody().getOps<kt::StepOpInterface>()) members -= bool(step.getLaunchGroupAttr());
+    if (members == 0) return mlir::success();
+    return entry_.emitOpError("launch_group: found a step of the CPU, expected steps of a GPU");
+  }
+
+  // What a step touches on its own device is taken for as long as its launch group is at work.
+  void touch(kt::StepOpInterface step, uint64_t buffer, uint64_t number) {
+    live_[buffer].touch(number);
+    if (buffers_[buffer].getDevice() != step.getPlaceAttr().getDevice()) return;
+    live_[buffer].touch(spans_.lookup(step).first);
+    live_[buffer].touch(spans_.lookup(step).last);
   }
 
   // The view shows the value: rows, element and columns of its buffer. An argument or result lies in the buffer of its
@@ -148,9 +195,9 @@ class EntryCheck {
     if (!fresh && known->second != view) {
       return step->emitOpError() << list << ": found " << view << " for a value that lies in " << known->second;
     }
-    if (auto argument = llvm::dyn_cast<mlir::BlockArgument>(value); argument && buffer.getRole() != roleOf(argument)) {
+    if (auto argument = llvm::dyn_cast<mlir::BlockArgument>(value); argument && buffer.getRole() != kt::roleOf(argument)) {
       return step->emitOpError() << list << ": an argument lies in \"" << buffer.getName()
-                                 << "\", expected the buffer of role " << kt::stringifyBufferRole(roleOf(argument));
+                                 << "\", expected the buffer of role " << kt::stringifyBufferRole(kt::roleOf(argument));
     }
     bool returned = llvm::is_contained(value.getUsers(), entry_.getBody().front().getTerminator());
     if (returned && buffer.getRole() != resultRole()) {
@@ -158,13 +205,6 @@ class EntryCheck {
                                  << "\", expected the buffer of role " << kt::stringifyBufferRole(resultRole());
     }
     return mlir::success();
-  }
-
-  kt::BufferRole roleOf(mlir::BlockArgument argument) {
-    if (isSample()) return kt::BufferRole::logits;
-    constexpr kt::BufferRole kRoles[] = {kt::BufferRole::ids, kt::BufferRole::positions, kt::BufferRole::output_rows,
-                                         kt::BufferRole::deferred};
-    return kRoles[argument.getArgNumber()];
   }
 
   mlir::LogicalResult checkStep(kt::StepOpInterface step, uint64_t number) {
@@ -175,7 +215,7 @@ class EntryCheck {
                         auto values) -> mlir::LogicalResult {
       for (auto [view, value] : llvm::zip(views.template getAsRange<kt::ViewAttr>(), values)) {
         if (mlir::failed(checkView(step, list, device, view, value))) return mlir::failure();
-        live_[view.getBuffer()].touch(number);
+        touch(step, view.getBuffer(), number);
       }
       return mlir::success();
     };
@@ -253,7 +293,7 @@ class EntryCheck {
                                  << " bytes, expected scratch of at least " << needed.value_or(UINT64_MAX)
                                  << " bytes on " << step.getPlaceAttr().getDevice();
     }
-    live_[index.getInt()].touch(number);
+    touch(step, index.getInt(), number);
     return mlir::success();
   }
 
@@ -284,6 +324,7 @@ class EntryCheck {
   const std::map<std::string, uint64_t>& arenas_;
   std::vector<kt::BufferAttr> buffers_;
   std::vector<Live> live_;  // parallel to buffers_; steps count from 1
+  const llvm::DenseMap<mlir::Operation*, Span> spans_;
   llvm::DenseMap<std::pair<Value, llvm::StringRef>, kt::ViewAttr> views_;  // by value and device
 };
 

@@ -51,7 +51,8 @@ void addPhase(mlir::OpPassManager& passes, Phase phase, const PipelineOptions& o
       // Needs places: only projections in one place may become one. Also legalises kv_b, so it is not optional.
       passes.addPass(createFoldWeights({.enable = enabled("fold-weights")}));
       if (enabled("fuse")) passes.addPass(createFuse());
-      // Behind the folds: it orders kernels.
+      // Behind the folds: what is cut, and ordered, is kernels. Halves without an order are no faster.
+      if (enabled("halve-batches") && enabled("schedule")) passes.addPass(options.makeHalve());
       if (enabled("schedule")) passes.addPass(options.makeSchedule());
       passes.addPass(createVerifyOptimised());
       return;
@@ -62,6 +63,8 @@ void addPhase(mlir::OpPassManager& passes, Phase phase, const PipelineOptions& o
       return;
     case Phase::lowered:
       if (enabled("form-cuda-graphs")) passes.addPass(createFormCudaGraphs());
+      // Steps of one graph alone are one launch; in front of memory, because they are alive together.
+      if (enabled("join-launches")) passes.addPass(createJoinLaunches());
       // Last: an address is for a step that nothing moves any more.
       passes.addPass(createPlanMemory());
       passes.addPass(createVerifyLowered());
@@ -141,7 +144,8 @@ Status runPasses(mlir::ModuleOp module, std::optional<Phase> from, const placeme
                 {policy.batch, [&] { return createPlace(policy, target, placing, placed); },
                  [&] { return createTileCpu(target, options.tile, policy.activation_group); },
                  [&] { return createSchedule(target, policy.activation_group); },
-                 options.disabled});
+                 options.disabled,
+                 [&] { return createHalveBatches(target, policy.activation_group, options.halves_below); }});
   if (mlir::succeeded(passes.run(module))) {
     return options.stop >= Phase::lowered ? checkBudget(module, policy, target) : Status();
   }
@@ -231,6 +235,8 @@ struct PipelineFlags : mlir::PassPipelineOptions<PipelineFlags> {
   ListOption<uint32_t> decode{*this, "decode", llvm::cl::desc("buckets of decode and sample")};
   Option<uint32_t> chunk{*this, "chunk", llvm::cl::desc("tokens of an extend step"), llvm::cl::init(512)};
   ListOption<std::string> disable{*this, "disable", llvm::cl::desc("optimisations to leave out, for example fuse,schedule")};
+  Option<double> halvesBelow{*this, "halves-below", llvm::cl::desc("halves take at most this share of the whole's predicted time"),
+                             llvm::cl::init(kHalvesBelow)};
   Option<uint32_t> streamChunk{*this, "stream-chunk", llvm::cl::desc("tokens of a streamed extend step"),
                                llvm::cl::init(0)};
 };
@@ -255,6 +261,12 @@ void registerPipeline() {
           ScheduleOptions schedule;
           schedule.target = flags.target;
           return createSchedule(schedule);
+        };
+        options.makeHalve = [&] {
+          HalveBatchesOptions halve;
+          halve.target = flags.target;
+          halve.below = flags.halvesBelow;
+          return createHalveBatches(halve);
         };
         for (const std::string& name : flags.disable) {
           Expected<std::string> pass = parseSwitchable(name);

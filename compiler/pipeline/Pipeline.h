@@ -29,10 +29,13 @@ std::string listPhases();
 
 // Optimisations that can be switched off, one name each (kt-fuse or fuse). Nothing else changes but speed; without
 // defer-experts the policy's late experts are in time.
-constexpr std::string_view kSwitchable[] = {"defer-experts", "fold-weights", "form-cuda-graphs", "fuse", "schedule",
-                                            "split-experts", "stream-experts"};
+constexpr std::string_view kSwitchable[] = {"defer-experts", "fold-weights", "form-cuda-graphs", "fuse", "halve-batches",
+                                            "join-launches", "schedule", "split-experts", "stream-experts"};
 // The name as kSwitchable has it. Error: another name.
 Expected<std::string> parseSwitchable(std::string_view name);
+
+// A cut must promise a twentieth: its prediction leaves out what launches and copies of half the size cost.
+constexpr double kHalvesBelow = 0.95;
 
 struct PipelineOptions {
   placement::BatchPolicy batch;                                // bounds of the entries
@@ -40,6 +43,7 @@ struct PipelineOptions {
   std::function<std::unique_ptr<mlir::Pass>()> makeTile;       // kt-tile-cpu with a target
   std::function<std::unique_ptr<mlir::Pass>()> makeSchedule;   // kt-schedule with a target
   std::vector<std::string> disabled = {};                      // of kSwitchable
+  std::function<std::unique_ptr<mlir::Pass>()> makeHalve = {}; // kt-halve-batches with a target
 };
 
 // Appends the passes that lead from `from` (nullopt: fresh from import) to `to`, with the checks at every seam between.
@@ -54,6 +58,7 @@ struct CompileOptions {
   bool tile = true;                                // false: no tile kernels, whatever the target has
   std::vector<std::string> disabled = {};          // optimisations to leave out, of kSwitchable
   const placement::Placement* placed = nullptr;    // of the model that is imported; null: kt-place makes its own
+  double halves_below = kHalvesBelow;              // extend entries are cut in halves that are predicted to take less than so much of the whole's time
 };
 
 // Imports the model and runs the pipeline. Errors are one line: the policy's rule and the family's line where known,

@@ -15,7 +15,9 @@ ModelAttr modelOf(mlir::ModuleOp module) {
   return module->getAttrOfType<ModelAttr>(kModel);
 }
 
-std::string stepName(StepOpInterface step) {
+namespace {
+
+std::string wholeName(StepOpInterface step) {
   mlir::Operation* op = step;
   if (auto linear = llvm::dyn_cast<LinearOp>(op)) return linear.getWeight().str();
   std::string name = step.getModule().getName().str();
@@ -34,6 +36,15 @@ std::string stepName(StepOpInterface step) {
   if (auto norm = llvm::dyn_cast<NormOp>(op)) return norm.getWeight().str();
   if (auto norm = llvm::dyn_cast<AddNormOp>(op)) return norm.getWeight().str();
   return name;
+}
+
+}  // namespace
+
+std::string stepName(StepOpInterface step) {
+  std::string name = wholeName(step);
+  if (step->getNumResults() == 0) return name;
+  const Dim dim = dimOf(step->getResult(0));
+  return dim == Dim::first_half ? name + ".first" : dim == Dim::second_half ? name + ".second" : name;
 }
 
 namespace {

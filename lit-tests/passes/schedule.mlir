@@ -5,6 +5,7 @@
 // RUN: FileCheck %s --check-prefix=FAST < %t.fast
 // RUN: ktc-opt %t.fast --kt-schedule=target=%S/../Inputs/fast-cpu.yaml --mlir-print-local-scope | diff %t.fast -
 // RUN: ktc-opt %S/../Inputs/moe.mlir --kt-pipeline="to=optimised chunk=8 decode=2 policy=%S/../Inputs/between.yaml target=%S/../Inputs/slow-cpu.yaml" --mlir-print-local-scope | FileCheck %s --check-prefix=BETWEEN
+// RUN: ktc-opt %S/../Inputs/moe.mlir --kt-pipeline="to=optimised disable=halve-batches chunk=8 decode=2 policy=%S/../Inputs/hybrid.yaml target=%S/../Inputs/slow-cpu.yaml" --mlir-print-local-scope | FileCheck %s --check-prefix=PROMPT
 // One device: nothing moves.
 // RUN: ktc-opt %S/../Inputs/moe.mlir --kt-specialise-entries --kt-place="policy=%S/../Inputs/defers.yaml" --kt-defer-experts > %t.cpu
 // RUN: ktc-opt %t.cpu --kt-schedule | diff %t.cpu -
@@ -27,6 +28,17 @@
 // SLOW: kt.route {{.*}} @l1.gate
 // SLOW: kt.experts {{.*}} @l0.experts slots {{.*}} part = late
 // SLOW: kt.submit {{.*}} record 1
+
+// Steps of prompts are launched as the host gets to them: rows, ids and weights leave for the CPU, then the GPU gets all that it can do
+// meanwhile, then the host computes.
+// PROMPT: kt.entry @"extend[8]"
+// PROMPT: kt.route {{.*}} @l0.gate
+// PROMPT-NEXT: kt.transfer {{.*}} from "cuda:0" to "cpu"
+// PROMPT-NEXT: kt.mlp {{.*}} @l0.shared
+// PROMPT-NEXT: kt.experts {{.*}} @l0.experts.hot
+// PROMPT-NEXT: kt.experts {{.*}} @l0.experts slots
+// PROMPT-NEXT: kt.transfer {{.*}} from "cpu" to "cuda:0"
+// PROMPT: kt.route {{.*}} @l1.gate
 
 // A CPU that has its result at once: late experts of the GPU come behind what the next layer waits for.
 // FAST: kt.entry @"decode[2]"

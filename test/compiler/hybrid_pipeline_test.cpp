@@ -48,7 +48,7 @@ class HybridTest : public ::testing::Test {
 
   mlir::OwningOpRef<mlir::ModuleOp> lower(const models::ModelDesc& model, const placement::Policy& policy,
                                           std::vector<std::string> disabled = {}, std::vector<std::string>* remarks = nullptr) {
-    auto module = compileTo(context_, model, policy, h200(), {.remarks = remarks, .disabled = std::move(disabled)});
+    auto module = compileTo(context_, model, policy, h200(), {.remarks = remarks, .disabled = std::move(disabled), .halves_below = halvesBelow_});
     EXPECT_TRUE(module.ok()) << module.status().message();
     return module.ok() ? std::move(*module) : mlir::OwningOpRef<mlir::ModuleOp>();
   }
@@ -72,6 +72,7 @@ class HybridTest : public ::testing::Test {
   }
 
   mlir::MLIRContext context_;
+  double halvesBelow_ = kHalvesBelow;
 };
 
 TEST_F(HybridTest, SplitsHandsOverAndComesBack) {
@@ -213,6 +214,7 @@ TEST_F(HybridTest, MoreLateExpertsThanThereAreIsAnErrorOfThePolicy) {
 TEST_F(HybridTest, EveryOptimisationCanBeLeftOut) {
   const models::ModelDesc model = demo();
   placement::Policy policy = hybrid("defer: {max_per_token: 2}\n");
+  halvesBelow_ = 1000;  // whatever is predicted of them
   policy.batch.stream_chunk = 2 * policy.batch.chunk;
   auto whole = lower(model, policy);
   ASSERT_TRUE(whole);
@@ -225,12 +227,37 @@ TEST_F(HybridTest, EveryOptimisationCanBeLeftOut) {
   }
 }
 
+// Halves where they are predicted to pay, or always: the plan verifies, says so in its features, and its account is final.
+TEST_F(HybridTest, PromptsAreCutInHalvesWhereThatPays) {
+  const models::ModelDesc model = demo();
+  for (const char* defer : {"", "defer: {max_per_token: 2, phases: [prefill, decode]}\n"}) {
+    planfb::PlanT plans[3];
+    const double below[] = {0, kHalvesBelow, 1000};
+    for (int i = 0; i < 3; ++i) {
+      halvesBelow_ = below[i];
+      auto module = lower(model, hybrid(defer));
+      ASSERT_TRUE(module);
+      planOf(*module, model, &plans[i]);
+    }
+    const auto halves = static_cast<std::uint64_t>(plan::Feature::halves);
+    EXPECT_EQ(plans[0].required_features & halves, 0u);
+    EXPECT_EQ(plans[2].required_features & halves, halves);
+    for (const auto& entry : plans[2].entries) EXPECT_EQ(plan::is_cut(*entry), entry->kind == planfb::EntryKind::extend) << entry->name;
+    // what a cut plan needs beside its activations is the whole one's, but for the step blocks
+    for (std::size_t i = 0; i < plans[0].account.size(); ++i) {
+      const planfb::AccountLineT &whole = *plans[0].account[i], &cut = *plans[2].account[i];
+      EXPECT_EQ(whole.category, cut.category);
+      if (whole.category != "arena" && whole.category != "step-block") EXPECT_EQ(whole.bytes, cut.bytes) << whole.category;
+    }
+  }
+}
+
 TEST_F(HybridTest, NamesOfOptimisationsAreChecked) {
   EXPECT_EQ(*parseSwitchable("kt-fuse"), "fuse");
   EXPECT_EQ(*parseSwitchable("schedule"), "schedule");
   EXPECT_EQ(parseSwitchable("place").status().message(),
             "--disable-pass: no optimisation of that name: found place, expected one of defer-experts, fold-weights, "
-            "form-cuda-graphs, fuse, schedule, split-experts, stream-experts");
+            "form-cuda-graphs, fuse, halve-batches, join-launches, schedule, split-experts, stream-experts");
 }
 
 // Remarks begin with the line of the policy that caused what they tell.
@@ -284,7 +311,8 @@ TEST_F(HybridTest, ShippedPolicyStaysWithinPlacementsBound) {
   for (auto line : (*module)->getAttrOfType<mlir::ArrayAttr>(kt::kAccount).getAsRange<kt::AccountAttr>())
     found[(line.getDevice() + " " + line.getCategory()).str()] += line.getBytes();
   for (const auto& [line, bytes] : found) {
-    if (line.find("arena") != std::string::npos) EXPECT_LE(bytes, reserved[line]) << line;
+    // what entries are cut in halves is known at the end alone
+    if (line.find("arena") != std::string::npos || line.find("step-block") != std::string::npos) EXPECT_LE(bytes, reserved[line]) << line;
     else EXPECT_EQ(bytes, reserved[line]) << line;
   }
 }

@@ -32,7 +32,7 @@ REST = """kv_cache: {dtype: f32, tokens: 2048, sequences: 8, page: 16}
 batch: {decode: [1, 2, 4], chunk: 16, stream_chunk: 512, stream_from: 17}
 """
 DEFER = "defer: {max_per_token: 3, phases: [prefill, decode], scope: all}\n"
-PASSES = ["fold-weights", "form-cuda-graphs", "fuse", "schedule", "split-experts", "stream-experts"]
+PASSES = ["fold-weights", "form-cuda-graphs", "fuse", "halve-batches", "join-launches", "schedule", "split-experts", "stream-experts"]
 
 
 class DisablePass(unittest.TestCase):

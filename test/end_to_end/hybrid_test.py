@@ -49,8 +49,8 @@ class Hybrid(unittest.TestCase):
         cls.folder.cleanup()
 
     @classmethod
-    def plan(cls, late=0, on_gpu="25%", phases="prefill, decode", scope="all", stream="", target=TARGET):
-        key = (late, on_gpu, phases, scope, stream, target)
+    def plan(cls, late=0, on_gpu="25%", phases="prefill, decode", scope="all", stream="", target=TARGET, halves=None):
+        key = (late, on_gpu, phases, scope, stream, target, halves)
         if key in cls.plans:
             return cls.plans[key]
         name = os.path.join(cls.folder.name, f"{len(cls.plans)}")
@@ -60,7 +60,7 @@ class Hybrid(unittest.TestCase):
             if late:
                 f.write(f"defer: {{max_per_token: {late}, phases: [{phases}], scope: {scope}}}\n")
         done = subprocess.run([os.path.join(Setting.bin, "ktc"), "compile", Setting.model, "--policy", name + ".yaml", "--target",
-                               target, "-o", name + ".ktp"], capture_output=True, text=True, check=False)
+                               target, "-o", name + ".ktp", *(["--halves-below", halves] if halves else [])], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise AssertionError(done.stderr)
         cls.plans[key] = name + ".ktp"
@@ -176,6 +176,36 @@ class Hybrid(unittest.TestCase):
         self.assertEqual(names["steps"][0], "extend[512]")
         self.assertTrue(names["copies to cuda:0"])
         self.assertEqual([n for n in names["cuda:0"] if n in set(names["copies to cuda:0"])], names["copies to cuda:0"])
+
+    # Prompts whole, and cut in halves that the devices compute in turns, whatever is predicted of them.
+    def test_halves(self):
+        reference = Setting.reference_json()
+        prompts = [case["prompt"] for case in reference["greedy"]]
+        expected = [case["greedy_ids"][:TOKENS] for case in reference["greedy"]]
+        ways = {"whole": "0", "halves": "1000"}
+        for way, below in ways.items():
+            with self.subTest(way=way):
+                self.assertEqual(self.greedy(self.plan(halves=below), prompts), expected)
+                for prompt, ids in zip(prompts[:2], expected):
+                    self.assertEqual(self.greedy(self.plan(halves=below), [prompt]), [ids])
+        for late in (0, 3):
+            found = {way: self.run_json(self.plan(late, halves=below), "--perplexity",
+                                        Setting.reference("reference.safetensors") + ":eval_ids")[0]["perplexity"] for way, below in ways.items()}
+            print("late", late, "perplexities", found)
+            self.assertLess(abs(found["halves"] / reference["perplexity"][f"defer_{late}"] - 1), 1e-3)
+            self.assertLess(abs(found["halves"] / found["whole"] - 1), 1e-6)
+        counts = {}
+        for way, below in ways.items():
+            path = os.path.join(self.folder.name, way)
+            self.run_json(self.plan(halves=below), "--prompt", " ".join(prompts), "--max-tokens", "2", "--record-experts", path + ".counts",
+                          "--trace", path + ".trace")
+            with open(path + ".counts", encoding="utf-8") as f:
+                counts[way] = json.load(f)
+            with open(path + ".trace", encoding="utf-8") as f:
+                events = [e for e in json.load(f) if e["ph"] == "X"]
+            cut = [e for e in events if e["name"].endswith((".first", ".second"))]
+            self.assertEqual(bool(cut), way == "halves")
+        self.assertEqual(counts["halves"], counts["whole"])
 
     # Over a slow link the CPU takes a share of what streams, in exact mode without a trace in the results.
     def test_streamed_prefill_with_a_share(self):

@@ -6,6 +6,7 @@
 
 #include "runtime/formats/gpu_workspace.h"
 #include "runtime/formats/workspace.h"
+#include "test/support/cut_plan.h"
 
 namespace ktc::test {
 
@@ -395,6 +396,9 @@ void write(const std::filesystem::path& path, const std::vector<std::byte>& byte
 
 std::shared_ptr<const plan::OpenPlan> hybrid_plan(TinyModel& model, const HybridOptions& options, const std::filesystem::path& folder) {
   Rewriter(model, options).run();
+  if (options.halves)
+    for (auto& entry : model.builder.plan().entries)
+      if (entry->kind == planfb::EntryKind::extend) cut_in_halves(model.builder.plan(), *entry);
   const std::filesystem::path path = folder / "hybrid.ktp";
   std::filesystem::create_directories(path);
   write(path / "all.weights", model.builder.weight_bytes());

@@ -21,6 +21,7 @@ struct HybridOptions {
   bool samples = true;              // sample entries that the GPU runs; false: as plans were without them
   std::uint32_t update_every_tokens = 0;  // experts move: the CPU has all of them; wants 0 < hot < experts
   std::optional<ExpertShare> share; // of what is streamed, where nothing is late: the CPU takes some
+  bool halves = false;              // extend entries are cut in halves
   std::uint32_t stream_group = 0;   // in extend entries the CPU's experts pass through the GPU, so many at once; 0: they stay
 };
 

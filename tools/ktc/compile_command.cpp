@@ -6,8 +6,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 
 #include "compiler/emit/Emit.h"
 #include "models/read_model.h"
@@ -19,20 +17,12 @@
 #include "tools/ktc/compile_report.h"
 #include "tools/ktc/families.h"
 #include "tools/ktc/run_interrupt.h"
+#include "tools/ktc/text_file.h"
 
 namespace ktc::tools {
 namespace {
 
 namespace fs = std::filesystem;
-
-Expected<std::string> read_text(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::stringstream text;
-  if (in) text << in.rdbuf();
-  if (!in)
-    return make_error(StatusCode::io_error, {.place = path.string(), .what = "cannot read", .found = std::strerror(errno)});
-  return text.str();
-}
 
 Status write_text(const std::optional<fs::path>& path, const std::string& text) {
   std::FILE* out = path ? std::fopen(path->c_str(), "wb") : stdout;
@@ -103,9 +93,10 @@ Status run_compile(const CompileCommand& command) {
   mlir::MLIRContext context(mlir::MLIRContext::Threading::DISABLED);
   std::vector<std::string> remarks;
   compiler::CompileOptions options{command.stop_after.value_or(compiler::Phase::lowered), &remarks, command.tile, command.disabled};
+  options.halves_below = command.halves_below;
   mlir::OwningOpRef<mlir::ModuleOp> module;
   if (command.start_from) {
-    KTC_ASSIGN_OR_RETURN(const std::string text, read_text(*command.start_from));
+    KTC_ASSIGN_OR_RETURN(const std::string text, read_text_file("--start-from", *command.start_from));
     KTC_ASSIGN_OR_RETURN(module, compiler::parseModule(context, text, command.start_from->filename().string()));
     KTC_RETURN_IF_ERROR(compiler::resume(*module, std::nullopt, policy, target, options));
   } else {

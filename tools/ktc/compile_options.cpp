@@ -36,8 +36,12 @@ Expected<std::optional<CompileCommand>> parse_compile_options(int argc, char** a
   compile->add_flag("!--no-tile", command.tile, "choose no tile kernels (AMX) for the target");
   compile->add_option("--activation-group", command.activation_group, "inputs that share a scale of int8 activations; overrides the policy's key")
       ->check(CLI::IsMember({"64", "128", "row"}));
-  compile->add_option("--disable-pass", command.disabled, "leave an optimisation out: defer-experts, fold-weights, form-cuda-graphs, fuse, schedule, split-experts, stream-experts")
+  compile->add_option("--disable-pass", command.disabled, "leave an optimisation out: defer-experts, fold-weights, form-cuda-graphs, fuse, halve-batches, join-launches, schedule, split-experts, stream-experts")
       ->allow_extra_args(false);
+  compile->add_option("--halves-below", command.halves_below,
+                      "prompts are cut in halves, which a GPU and the CPU compute in turns, where that is predicted to take less than so much of the "
+                      "time; default: 0.95")
+      ->check(CLI::NonNegativeNumber);
   compile->add_option("--max-error", command.max_error, "fail when rounding changes a matrix by more: ||w - wq|| / ||w||, for example 0.1")
       ->check(CLI::PositiveNumber);
   compile->add_option("--random-weights", command.random_seed,

@@ -24,6 +24,7 @@ struct CompileCommand {
   std::optional<std::filesystem::path> moments;      // written by ktc-run --record-moments
   bool tile = true;
   std::optional<std::string> activation_group;       // overrides the policy's key: 64, 128 or row
+  double halves_below = compiler::kHalvesBelow;
   std::vector<std::string> disabled;                 // optimisations to leave out, of compiler::kSwitchable
   std::optional<std::uint64_t> random_seed;          // weights made up at open; only config.json is needed
   std::uint32_t alias_layers = 0;                    // with random_seed: how many layers of a kind have bytes of their own; 0: all
