@@ -8,6 +8,7 @@
 //   product on a CPU   max(r, c) + 0.5 min(r, c): r = bytes / (read rate * read_efficiency), c = operations / rate of the kernel
 //                      that the rows per matrix select (tiles.h). The 0.5 is what overlap leaves, fitted to expert layers that
 //                      were measured at 1 to 256 tokens per expert: within 17 % (cost_model_test.cpp)
+//                      experts of prompts add a value for each row and column, for what is done once for all of them;
 //                      c has the time of the values that are written: scaled, activated, quantised, added. In decode also
 //                      min(product_us, that time): at the end of a product some workers have nothing left to read
 //   product on a GPU   max(r, c) + kernels * (kernel_us + columns * column_ns); of prompts with times of their own, a router's products

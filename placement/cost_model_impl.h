@@ -27,7 +27,7 @@ struct CostModel::Impl {
 
   // One product. `rows`: per matrix; `values`: that it writes, of all rows.
   Time work(const DeviceRates& rate, Format weights, Format activations, std::uint32_t group, double bytes,
-            double operations, double rows, Fixed fixed, double values = 0, bool experts = false) const;
+            double operations, double rows, Fixed fixed, double values = 0, bool experts = false, bool linear = false) const;
   static Time with_fixed(Time time, Fixed fixed);
   // What workers wait at the ends of `products` one behind the other that take `us` without: in steps of decode, on a CPU.
   Time ends(const DeviceRates& rate, const Step& step, double products, double us) const;
@@ -40,8 +40,8 @@ struct CostModel::Impl {
   Time step_time(double rows) const;
   // From one device to another and on: rows of the residual.
   Time transfer(const DeviceRates& gpu, double rows) const;
-  // Values that one row's products and choices write.
-  double values_of(const models::Module& module, bool on_cpu) const;
+  // Values that the products and choices of `rows` write. On a CPU one row's experts are chosen by one worker.
+  double values_of(const models::Module& module, double rows, bool on_cpu) const;
   // Of any module but routed experts; `parts` counts it too.
   Expected<Time> module_time(const Step& step, std::uint32_t index, StepParts* parts) const;
   // Of the experts of one layer that one device has.

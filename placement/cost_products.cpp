@@ -85,10 +85,10 @@ double matrix_outputs(const ModelDesc& model, const Module& module) {
 
 Time CostModel::Impl::work(const DeviceRates& rate, Format weights, Format activations, std::uint32_t group,
                            double bytes, double operations, double rows, Fixed fixed, double values,
-                           bool experts) const {
+                           bool experts, bool linear) const {
   const ProductTime product = product_time(rate, cpu,
                                            {weights, activations, group, bytes, operations, rows, row_scales, values,
-                                            is_cpu(rate.device) ? cached : 0, experts});
+                                            is_cpu(rate.device) ? cached : 0, experts, linear});
   Time time;
   if (!is_cpu(rate.device) && rows > 1)
     time[Bound::gpu_read] = values * kValueBytes / (rate.read * rate.reads.at(Format::bf16));
@@ -149,10 +149,12 @@ Time CostModel::Impl::transfer(const DeviceRates& gpu, double rows) const {
   return time;
 }
 
-double CostModel::Impl::values_of(const Module& module, bool on_cpu) const {
+double CostModel::Impl::values_of(const Module& module, double rows, bool on_cpu) const {
   if (module.cls == ModuleClass::Embedding) return 0;
-  if (module.cls == ModuleClass::Norm) return hidden * (on_cpu ? kNorm : 1);
-  return matrix_outputs(shapes, module) * (on_cpu && module.cls == ModuleClass::Router ? kChoice : 1);
+  if (module.cls == ModuleClass::Norm) return rows * hidden * (on_cpu ? kNorm : 1);
+  const double outputs = rows * matrix_outputs(shapes, module);
+  if (!on_cpu || module.cls != ModuleClass::Router) return outputs;
+  return outputs * kChoice * std::max(1.0, std::max(cpu.cores, 1u) / rows);  // as if all workers wrote them
 }
 
 Expected<Time> CostModel::Impl::module_time(const Step& step, std::uint32_t index, StepParts* parts) const {
@@ -172,7 +174,7 @@ Expected<Time> CostModel::Impl::module_time(const Step& step, std::uint32_t inde
   Time time = work(rate, placed.weights, placed.activations, placed.group, bytes, operations, rows,
                    kernel_time(rate, step, module.cls == ModuleClass::Router) *
                        std::visit(Kernels{cpu_side}, module.attributes),
-                   rows * values_of(module, cpu_side));
+                   values_of(module, rows, cpu_side), false, true);
   time += ends(rate, step, std::visit(Products{}, module.attributes), time.total() - time[Bound::kernels]);
   if (const double per_head = matrix_operations(shapes, module, true); per_head > 0)
     time += work(rate, placed.unrounded, cpu_side ? Format::f32 : placed.activations, 0, 0, rows * per_head, rows, {}) *
@@ -211,6 +213,8 @@ Time CostModel::Impl::expert_time(const Step& step, const MoeLayer& layer, const
             a.experts;
   }
   time += ends(rate, step, Products{}(models::ExpertsDesc{}), time.total());
+  // a prompt's rows are prepared, and their sums cleared and added to, once for all experts
+  if (is_cpu(rate.device) && !step.decode) time[Bound::cpu_compute] += step.rows * hidden * rate.value_us;
   return with_fixed(time, kernels);
 }
 

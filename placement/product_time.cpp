@@ -28,7 +28,9 @@ double cpu_speed(const DeviceRates& rate, const CpuTarget& cpu, const Product& p
   const bool integer = p.weights != Format::fp8 && p.weights != Format::bf16;
   if (!tiled) return integer ? vector : vector / 4;
   const double many = std::clamp(std::log(p.rows / kFewEnough) / std::log(kMany / kFewEnough), 0.0, 1.0);
-  const double reach = (1 - many) * rate.matrices.at(p.weights) + many * rate.many_rows.at(p.weights);
+  const auto linear = p.linear ? rate.linear.find(p.weights) : rate.linear.end();
+  const double reach = linear != rate.linear.end() ? linear->second
+                                                   : (1 - many) * rate.matrices.at(p.weights) + many * rate.many_rows.at(p.weights);
   return rate.tile * reach * (integer ? (p.row_scales ? kRowScales : 1) : 0.5) * p.rows / (p.rows + kTileRest);
 }
 

@@ -20,6 +20,7 @@ struct Product {
   double values = 0;           // that it writes, of all rows
   double cached = 0;           // share of the bytes that the CPU's last cache holds
   bool experts = false;        // of many small matrices, each with rows of its own
+  bool linear = false;         // one matrix for all rows of a step
 };
 
 // us, without the fixed time of the kernel. The longer of the two decides what a product is bound by.

@@ -51,6 +51,7 @@ DeviceRates cpu_rates(const CpuTarget& cpu, std::vector<std::string>* notes) {
   rates.value_us = 1e-3 / cores * assume(cpu.value_ns, 0.5, "value_ns");
   rates.kernel_us = assume(cpu.kernel_us, 1.0, "kernel_us");
   rates.product_us = cpu.product_us;
+  rates.linear = cpu.linear_efficiency;
   rates.step_us = assume(cpu.step_us, 20.0, "step_us");
   assume.note(notes);
   return rates;

@@ -29,6 +29,7 @@ struct DeviceRates {
   double handoff = 0;  // cuda: bytes of records and results
   Efficiency reads, matrices;  // complete
   Efficiency many_rows;        // cpu: complete for what tiles serve
+  Efficiency linear;           // cpu: as stated
 };
 
 struct Rates {

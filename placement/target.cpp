@@ -84,7 +84,7 @@ Status read_isa(const Node& node, std::vector<std::string>* isa) {
 
 Expected<CpuTarget> read_cpu(const Node& node) {
   KTC_ASSIGN_OR_RETURN(Map map, node.map({"sockets", "nodes", "cores", "memory", "read_gb_per_s", "cache_gb_per_s", "isa", "l2", "l3", "vnni_tops", "amx_int8_tops",
-                                            "read_efficiency", "matrix_efficiency", "many_rows_efficiency", "attention_tflops", "value_ns", "kernel_us", "product_us", "step_us"}));
+                                            "read_efficiency", "matrix_efficiency", "many_rows_efficiency", "linear_efficiency", "attention_tflops", "value_ns", "kernel_us", "product_us", "step_us"}));
   CpuTarget cpu;
   KTC_RETURN_IF_ERROR(map.require("cores").status());
   KTC_RETURN_IF_ERROR(map.require("memory").status());
@@ -106,6 +106,7 @@ Expected<CpuTarget> read_cpu(const Node& node) {
   KTC_RETURN_IF_ERROR(read_efficiency(map, "read_efficiency", &cpu.read_efficiency));
   KTC_RETURN_IF_ERROR(read_efficiency(map, "matrix_efficiency", &cpu.matrix_efficiency));
   KTC_RETURN_IF_ERROR(read_efficiency(map, "many_rows_efficiency", &cpu.many_rows_efficiency));
+  KTC_RETURN_IF_ERROR(read_efficiency(map, "linear_efficiency", &cpu.linear_efficiency));
   KTC_RETURN_IF_ERROR(read_positive(map, "attention_tflops", "10^12 operations a second", &cpu.attention_tflops));
   KTC_RETURN_IF_ERROR(read_positive(map, "value_ns", "nanoseconds", &cpu.value_ns));
   KTC_RETURN_IF_ERROR(read_positive(map, "kernel_us", "microseconds", &cpu.kernel_us));

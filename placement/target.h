@@ -34,6 +34,7 @@ struct CpuTarget {
   Efficiency read_efficiency;    // of read_gb_per_s: expert kernels of one token
   Efficiency matrix_efficiency;  // of amx_int8_tops (f32, bf16: of the vector rate): experts of many tokens
   Efficiency many_rows_efficiency;  // the same of experts of 512 tokens and more, whose activations no second cache holds
+  Efficiency linear_efficiency;     // the same of layers that have one matrix for all rows; unknown formats: as experts
   double attention_tflops = 0;   // operations of attention, cached keys and values read from a cache, all cores
   double value_ns = 0;           // one core's time for one value that a product writes: scaled, activated, quantised, added
   double kernel_us = 0;          // fixed time of one parallel loop of a step

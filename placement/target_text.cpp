@@ -55,6 +55,7 @@ std::string target_text(const Target& target, const std::string& comment) {
   efficiency(&text, "  ", "read_efficiency", cpu.read_efficiency);
   efficiency(&text, "  ", "matrix_efficiency", cpu.matrix_efficiency);
   efficiency(&text, "  ", "many_rows_efficiency", cpu.many_rows_efficiency);
+  efficiency(&text, "  ", "linear_efficiency", cpu.linear_efficiency);
   rate(&text, "  ", "attention_tflops", cpu.attention_tflops);
   rate(&text, "  ", "value_ns", cpu.value_ns);
   rate(&text, "  ", "kernel_us", cpu.kernel_us);

@@ -139,6 +139,7 @@ def table(bench, out):
     rows = [{"share": 0, "strategy": s, "tokens_per_second": speed(result), "hit_rate": 0, "rounds": [speed(result)]} for s in bench.o.strategies]
     for share in bench.o.shares:
         rows += measure_share(bench, share, counts, path)
+        print(f"  {share} %: " + "; ".join(f"{r['strategy']} " + " ".join(f"{v:.1f}" for v in r["rounds"]) for r in rows if r["share"] == share), flush=True)
     out["table"] = rows
     at = {(r["share"], r["strategy"]): r for r in rows}
     shares = sorted({r["share"] for r in rows})

@@ -51,7 +51,7 @@ def shapes():
         plan("q80-int4", q80, on_cpu, 1024, 32, 20),
         plan("v3-int4", v3, "test/shapes/policies/int8-dense-int4-experts.yaml", 256, 12, 3, extra="limits: {cpu: 900GiB}\n"),
         plan("q30-all-on-gpu", q30, on_gpu, 2048, 64, 4, record=False, drawn=False),
-        plan("q30-streamed", q30, "test/shapes/policies/int4-streamed.yaml", 8192, 8, 24, streamed=True, record=False),
+        plan("q30-streamed", q30, "test/shapes/policies/int4-streamed.yaml", 8192, 32, 24, streamed=True, record=False),
         plan("q30-cpu-int8", q30, CPU.format(experts="int8", rest="int8"), 256, 16, 16),
         plan("q30-cpu-int4", q30, CPU.format(experts="int4", rest="int8"), 256, 16, 24),
     ]

@@ -349,6 +349,44 @@ TEST(CostModelTest, WorkersWaitAtTheEndsOfProductsOfFewRows) {
   EXPECT_NEAR(alone.first().us - without, 48 * 5 * 0.5 + 0.5, 1e-6);
 }
 
+TEST(CostModelTest, PromptsPrepareTheirRowsOnceForAllExperts) {
+  Plan plan(kQwen30);
+  plan.policy.batch.chunk = 512;
+  plan.target.cpu.isa = {"amx_tile", "amx_int8"};
+  plan.target.cpu.amx_int8_tops = 30;
+  const double before = plan.predict().steps.back().parts.cpu_experts;
+  plan.target.cpu.value_ns = 2;  // tiles' values are part of their efficiency, so this is all of it, on one core
+  EXPECT_NEAR(plan.predict().steps.back().parts.cpu_experts - before, 48 * 512 * 2048 * 2e-3, 1);
+  const Plan half = plan.with_hot(64);
+  EXPECT_GT(half.predict().steps.back().parts.cpu_experts, before / 2 + 48 * 512 * 2048 * 2e-3 - 1);
+}
+
+TEST(CostModelTest, LinearLayersHaveAnEfficiencyOfTheirOwn) {
+  Plan plan(kQwen30, Format::int8, "cpu");
+  for (ModulePlacement& module : plan.modules) module.weights = module.activations = Format::int8;
+  plan.policy.batch.chunk = 256;
+  plan.target.cpu.isa = {"amx_tile", "amx_int8"};
+  plan.target.cpu.amx_int8_tops = 30;
+  const Prediction before = plan.predict();
+  plan.target.cpu.linear_efficiency[Format::int8] = 0.25;
+  const Prediction after = plan.predict();
+  EXPECT_EQ(after.steps[0].us, before.steps[0].us);  // one row: not in tiles
+  EXPECT_EQ(after.steps[1].parts.cpu_experts, before.steps[1].parts.cpu_experts);
+  // q, k, v and o: 2048 x (4096 + 2 x 512) and 4096 x 2048, and the router; at 30 TOPS, eight rows of a tile's start
+  const double us = 48.0 * 256 * 2 * 2048 * (4096 + 1024 + 4096 + 128) / 30e6 * (256 + 8) / 256;
+  EXPECT_NEAR(after.steps[1].parts.cpu_other - before.steps[1].parts.cpu_other, 3 * us, 1e-3 * us);
+}
+
+TEST(CostModelTest, AWorkerChoosesTheExpertsOfARow) {
+  Plan plan(kQwen30, Format::int8, "cpu");
+  plan.target.cpu.value_ns = 10;
+  const StepCost one = plan.first();
+  plan.target.cpu.cores = 16;  // and all else equal: values of products are shared by sixteen, the choice is not
+  const StepCost sixteen = plan.first();
+  EXPECT_GT(one.parts.cpu_other, sixteen.parts.cpu_other);
+  EXPECT_GT(sixteen.parts.cpu_other, 48 * 128 * 12 * 10e-3);
+}
+
 TEST(CostModelTest, WideRowsAreHandedOffLonger) {
   Plan plan({.layers = 3, .hidden = 2048, .experts = 8, .top_k = 2, .intermediate = 64}, Format::int4);
   const double fast = plan.first().us;

@@ -15,7 +15,7 @@ std::string text(const std::string& cpu, const std::string& gpu = {}) {
 TEST(RatesTest, EveryKeyIsRead) {
   const auto target =
       parse_target(text(", read_gb_per_s: 50, cache_gb_per_s: 200, isa: [amx_tile, amx_int8], vnni_tops: 1.5, amx_int8_tops: 12, "
-                        "read_efficiency: 0.9, matrix_efficiency: {int8: 0.4, int4: 0.3}, many_rows_efficiency: 0.3, attention_tflops: 0.5, "
+                        "read_efficiency: 0.9, matrix_efficiency: {int8: 0.4, int4: 0.3}, many_rows_efficiency: 0.3, linear_efficiency: {int8: 0.2}, attention_tflops: 0.5, "
                         "value_ns: 2, kernel_us: 0.8, product_us: 6, step_us: 9",
                         ", read_gb_per_s: 1000, pcie_gb_per_s: 25, bf16_tflops: 100, attention_tflops: 60, read_efficiency: {bf16: 0.7, "
                         "int4: 1}, matrix_efficiency: 0.5, attention_efficiency: 0.4, kernel_us: 2.5, column_ns: 0.5, prefill_kernel_us: 6, "
@@ -47,6 +47,7 @@ TEST(RatesTest, EveryKeyIsRead) {
   EXPECT_NEAR(rates.of("cpu").value_us, 2e-3 / 4, 1e-12);  // four cores
   EXPECT_EQ(rates.of("cpu").step_us, 9);
   EXPECT_EQ(rates.of("cpu").product_us, 6);
+  EXPECT_EQ(rates.of("cpu").linear, (Efficiency{{Format::int8, 0.2}}));
   EXPECT_EQ(rates.of("cuda:0").attention, 60e6);
   EXPECT_NEAR(rates.of("cuda:0").prefill_column_us, 12e-3, 1e-12);
   EXPECT_EQ(rates.of("cuda:0").handoff, 3e3);

@@ -13,10 +13,12 @@ namespace {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
+constexpr std::uint32_t kHidden = 2048;
+
 // Layers of a model of 30B parameters: small experts, so that what is not reading counts.
 bench::ExpertsOptions options_for(std::vector<std::string> formats, std::vector<std::uint32_t> tokens, double gib) {
   bench::ExpertsOptions options;
-  options.experts = 128, options.hidden = 2048, options.intermediate = 768, options.top_k = 8;
+  options.experts = 128, options.hidden = kHidden, options.intermediate = 768, options.top_k = 8;
   options.tokens = std::move(tokens);
   options.format_names = std::move(formats);
   options.rounds = 4;
@@ -105,9 +107,10 @@ Status probe_cpu(placement::CpuTarget* cpu) {
   }
   for (const bench::CaseResult& c : result.cases) {
     if (c.routing.per_expert == 1 || !c.tiled) continue;
-    // what is left when half of the reading is taken away, as the cost model adds it (cost_model.h)
+    // what is left when half of the reading and the rows' preparation are taken away, as the cost model adds them (cost_model.h)
     const double reading = c.bytes / single[c.format.format];
-    const double computing = std::max(c.seconds.median - reading / 2, c.seconds.median / 2);
+    const double rest = reading / 2 + static_cast<double>(c.routing.tokens) * kHidden * cpu->value_ns * 1e-9 / cpu->cores;
+    const double computing = std::max(c.seconds.median - rest, c.seconds.median / 2);
     const double peak = c.format.integer() ? result.integer_peak.median : result.float_peak.median;
     const double rows = static_cast<double>(c.routing.per_expert), share = c.operations * (1 + kTileRest / rows) / computing / peak;
     if (peak > 0) (rows > 64 ? cpu->many_rows_efficiency : cpu->matrix_efficiency)[c.format.format] = std::clamp(share, 0.001, 1.0);
@@ -135,6 +138,7 @@ Status probe_cpu_again(placement::CpuTarget* cpu) {
   };
   mean(&cpu->matrix_efficiency, later.matrix_efficiency);
   mean(&cpu->many_rows_efficiency, later.many_rows_efficiency);
+  mean(&cpu->linear_efficiency, {});  // the same rate of the new peak
   return {};
 }
 

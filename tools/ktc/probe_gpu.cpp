@@ -8,6 +8,7 @@
 
 #include "runtime/formats/handoff.h"
 #include "runtime/formats/handoff_cells.h"
+#include "runtime/weights/host_memory.h"
 #include "tools/ktc/probe_machine.h"
 
 namespace ktc::tools {
@@ -206,9 +207,19 @@ Expected<placement::GpuTarget> probe_gpu(device::Device& device, int ordinal) {
                          }));
     gpu.read_gb_per_s = copied / 1e9;
     const std::uint64_t part = std::min<std::uint64_t>(bytes, std::uint64_t{256} << 20);
-    KTC_ASSIGN_OR_RETURN(const MappedBlock host, device.allocate_mapped(part, "copies from the host"));
-    KTC_ASSIGN_OR_RETURN(const double moved, rate(device.copies(), part, [&] {
-                           return device.copies().copy_to_device(to.data(), host.host(), part);
+    // one behind the other from far more memory than a last cache holds, as banks of experts are
+    std::uint64_t free = std::uint64_t{1} << 30;
+    if (const auto available = weights::available_memory()) free = *available;
+    std::vector<MappedBlock> hosts;
+    do {
+      KTC_ASSIGN_OR_RETURN(MappedBlock host, device.allocate_mapped(part, "copies from the host"));
+      std::memset(host.host(), 1, part);
+      hosts.push_back(std::move(host));
+    } while (hosts.size() < (info.emulated ? 1 : std::min<std::uint64_t>(8, free / 16 / part)));
+    KTC_ASSIGN_OR_RETURN(const double moved, rate(device.copies(), hosts.size() * part, [&]() -> Status {
+                           for (const MappedBlock& host : hosts)
+                             KTC_RETURN_IF_ERROR(device.copies().copy_to_device(to.data(), host.host(), part));
+                           return {};
                          }));
     gpu.pcie_gb_per_s = moved / 1e9;
   }

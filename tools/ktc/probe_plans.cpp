@@ -170,8 +170,8 @@ Status probe_memory_plans(const PlanProbe& probe, Target* target, MemoryTimes* t
   placement::Efficiency& reads = cpu.read_efficiency;
   const double before = reads[Format::int8];
   KTC_RETURN_IF_ERROR(plans.solve({{&taken[2], true, &reads[Format::int4], 0.01, 4},
-                                   {&taken[1], true, &cpu.product_us, 0.01, kMostEnds},
-                                   {&taken[0], true, &reads[Format::int8], 0.01, 4}}));
+      {&taken[1], true, &cpu.product_us, 0.01, kMostEnds},
+      {&taken[0], true, &reads[Format::int8], 0.01, 4}}));
   if (before > 0) reads[Format::fp8] *= reads[Format::int8] / before;
   const double fastest = std::max({1.0, reads[Format::int8], reads[Format::int4]});
   cpu.read_gb_per_s *= fastest;
@@ -196,13 +196,23 @@ Status probe_cpu_plans(const PlanProbe& probe, Target* target) {
   KTC_ASSIGN_OR_RETURN(const Taken long_floats, plans.measure(plan("f32", {2, 1024, 8, 4, 64, 4, 512}, 256, 16, "f32")));
   KTC_ASSIGN_OR_RETURN(const Taken of_few, plans.measure(plan("few layers", few, 32, 128)));
   KTC_ASSIGN_OR_RETURN(const Taken of_many, plans.measure(plan("many layers", many, 32, 128)));
-  return plans.solve({{&of_many, true, &cpu.kernel_us, 0.01, 1e4},
-                                   {&of_few, true, &cpu.step_us, 0.1, 1e6},
-                                   {&attention, false, &cpu.attention_tflops, 1e-5, 1e3},
-                                   {&floats, true, &cpu.read_efficiency[Format::bf16], 0.01, 1},
-                                   {&floats, false, &cpu.matrix_efficiency[Format::bf16], 0.001, 1},
-                                   {&long_floats, true, &cpu.read_efficiency[Format::f32], 0.01, 1},
-                                   {&long_floats, false, &cpu.matrix_efficiency[Format::f32], 0.001, 1}});
+  KTC_ASSIGN_OR_RETURN(const Taken linear, plans.measure(plan("linear", {6, 2048, 32, 4, 8, 2, 64}, 256, 2)));
+  std::vector<Equation> equations = {
+      {&of_many, true, &cpu.kernel_us, 0.01, 1e4},
+      {&of_few, true, &cpu.step_us, 0.1, 1e6},
+      {&attention, false, &cpu.attention_tflops, 1e-5, 1e3},
+      {&floats, true, &cpu.read_efficiency[Format::bf16], 0.01, 1},
+      {&long_floats, true, &cpu.read_efficiency[Format::f32], 0.01, 1},
+      {&long_floats, false, &cpu.matrix_efficiency[Format::f32], 0.001, 1}};
+  if (cpu.amx_int8_tops > 0) {  // else vectors multiply, of which vnni_tops tells
+    equations.push_back({&floats, false, &cpu.matrix_efficiency[Format::bf16], 0.001, 1});
+    equations.push_back({&linear, false, &cpu.linear_efficiency[Format::int8], 0.001, 1});
+  }
+  KTC_RETURN_IF_ERROR(plans.solve(equations));
+  if (cpu.amx_int8_tops > 0)  // other integers unpack to the same products
+    for (const Format format : {Format::int4, Format::fp8})
+      cpu.linear_efficiency[format] = std::min(1.0, cpu.linear_efficiency[Format::int8] * cpu.matrix_efficiency[format] / cpu.matrix_efficiency[Format::int8]);
+  return {};
 }
 
 Status probe_gpu_plans(const PlanProbe& probe, std::size_t index, Target* target) {

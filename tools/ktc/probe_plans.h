@@ -29,7 +29,7 @@ using MemoryTimes = std::map<std::string, std::vector<double>>;
 // all efficiencies shrink by as much.
 Status probe_memory_plans(const PlanProbe& probe, placement::Target* target, MemoryTimes* times);
 // `target`: read rates, peaks and efficiencies of experts on the CPU must be there. Sets of the CPU: attention_tflops, the
-// efficiencies of floats, kernel_us, step_us.
+// efficiencies of floats and of linear layers, kernel_us, step_us.
 Status probe_cpu_plans(const PlanProbe& probe, placement::Target* target);
 // `gpu`: index in target->gpus, whose read and PCIe rates are there. Sets attention_tflops, bf16_tflops, all efficiencies, kernel_us,
 // column_ns, both of prompts, step_us, handoff_us and handoff_gb_per_s.
