@@ -29,7 +29,9 @@ TEST(Halves, FollowFromTheStepAlone) {
       EXPECT_TRUE(first >= 1 && first <= first_half_bound(most) && tokens - first <= second_half_bound(most)) << tokens << " of " << most;
       // what has room in one half is not cut, the rest evenly
       EXPECT_EQ(first == tokens, tokens <= first_half_bound(most));
-      if (first != tokens) EXPECT_LE(first - (tokens - first), 1u);
+      if (first != tokens) {
+        EXPECT_LE(first - (tokens - first), 1u);
+      }
     }
 }
 
