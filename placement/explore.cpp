@@ -98,8 +98,11 @@ Expected<Policy> with_choices(const Policy& base, const Target& target, std::opt
     if (target.gpus.empty())
       return make_error(StatusCode::invalid_argument, {"--gpu-experts", fmt::format("target '{}' has no GPU", target.name),
                                                        to_string(policy.experts.on_gpu), "0%", "name a target with --target"});
-    policy.experts.gpu_devices = {target.gpus.front().device};
-    policy.experts.gpu_device_positions = {policy.experts.position};
+    for (const GpuTarget& gpu : target.gpus)  // those that the policy uses, else the first
+      if (std::any_of(policy.rules.begin(), policy.rules.end(), [&](const Rule& rule) { return rule.place.device == gpu.device; }))
+        policy.experts.gpu_devices.push_back(gpu.device);
+    if (policy.experts.gpu_devices.empty()) policy.experts.gpu_devices = {target.gpus.front().device};
+    policy.experts.gpu_device_positions.assign(policy.experts.gpu_devices.size(), policy.experts.position);
   }
   if (format) {
     bool any = false;

@@ -182,15 +182,17 @@ class SeveralGpus(unittest.TestCase):
         self.assert_greedy(policy)
         self.perplexity(policy, 0)
 
+    # At home and away from it.
     def test_experts_that_move(self):
-        policy = experts("25%", more=", update: {every_tokens: 16}") + BATCH
         reference = Setting.reference_json()["greedy"]
         arguments = [x for case in reference for x in ("--prompt", case["prompt"])]
-        found = self.run_json(policy, *arguments, "--max-tokens", str(TOKENS), "--temperature", "0", "--update", "on", "--stats")
-        self.assertEqual([one["ids"] for one in found], [case["greedy_ids"][:TOKENS] for case in reference])
-        moved = found[0]["statistics"]["moved_experts"]
-        print(moved)
-        self.assertGreater(moved["moves"], 0)
+        for devices in ("cuda:0, cuda:1", "cuda:2"):
+            policy = experts("25%", devices=devices, more=", update: {every_tokens: 16}") + BATCH
+            found = self.run_json(policy, *arguments, "--max-tokens", str(TOKENS), "--temperature", "0", "--update", "on", "--stats")
+            self.assertEqual([one["ids"] for one in found], [case["greedy_ids"][:TOKENS] for case in reference])
+            moved = found[0]["statistics"]["moved_experts"]
+            print(devices, moved)
+            self.assertGreater(moved["moves"], 0)
 
     def test_trace_has_a_row_for_each(self):
         path = os.path.join(self.folder.name, "trace.json")

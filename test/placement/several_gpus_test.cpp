@@ -150,9 +150,14 @@ TEST(SeveralGpusTest, ExpertsThatMoveAreOnOneForEachLayer) {
   std::set<std::uint32_t> modules;
   for (const HotExperts& entry : placed->hot) EXPECT_TRUE(modules.insert(entry.module).second);
   EXPECT_LE(bytes_on(*placed, "cuda:0"), 120 * kMiB);
-  // spare slots leave room for 8 experts and 7, layers have 11
-  const auto refused = try_place(experts("11", "uniform", moves), target_of("80MiB", "80MiB"));
-  ASSERT_FALSE(refused.ok());
+  // room for all of them, for 18 and 27 say, but not for four layers of 11 in one piece
+  std::string message;
+  for (std::uint64_t mib = 60; mib < 200 && message.empty(); ++mib) {
+    const auto refused = try_place(experts("11", "uniform", moves), target_of(std::to_string(mib) + "MiB", std::to_string(mib + 14) + "MiB"));
+    if (!refused.ok() && refused.status().message().find("do not fit") == std::string::npos) message = refused.status().message();
+  }
+  EXPECT_NE(message.find("experts that move at run time are on one GPU for each layer"), std::string::npos) << message;
+  EXPECT_NE(message.find(" on cuda:0, "), std::string::npos) << message;
 }
 
 TEST(SeveralGpusTest, AutoIsNoSlowerThanTheOthers) {

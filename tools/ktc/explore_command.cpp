@@ -110,6 +110,10 @@ std::string table(const std::vector<Line>& lines, bool measured) {
     text += fmt::format("{:>8}{:>6.1f}%{:>12}{:>12}{:>8.2f}%  {:<20}{:>10.1f}{:>10.1f}{:>11.1f}", row.hot, 100 * first->hit_rate,
                         format_bytes(row.gpu_memory), format_bytes(cpu == row.memory.end() ? 0 : cpu->second), row.quality_cost,
                         to_string(first->bound), first->tokens_per_second, largest->tokens_per_second, prefill->tokens_per_second);
+    std::string each;  // GPU, where there are several
+    for (const auto& [device, bytes] : row.memory)
+      if (device != "cpu" && bytes != row.gpu_memory) each += fmt::format("{} {} {}", each.empty() ? "" : ",", device, format_bytes(bytes));
+    text += each.empty() ? "" : " " + each;
     if (line.measured)
       text += fmt::format("  {:.1f} decode ({:+.0f} %), {:.1f} prefill", line.measured->decode,
                           100 * (first->tokens_per_second / line.measured->decode - 1), line.measured->prefill);
