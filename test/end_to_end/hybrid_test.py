@@ -49,13 +49,15 @@ class Hybrid(unittest.TestCase):
         cls.folder.cleanup()
 
     @classmethod
-    def plan(cls, late=0, on_gpu="25%", phases="prefill, decode", scope="all", stream="", target=TARGET, halves=None):
-        key = (late, on_gpu, phases, scope, stream, target, halves)
+    def plan(cls, late=0, on_gpu="25%", phases="prefill, decode", scope="all", stream="", target=TARGET, halves=None, attention="cuda:0"):
+        key = (late, on_gpu, phases, scope, stream, target, halves, attention)
         if key in cls.plans:
             return cls.plans[key]
         name = os.path.join(cls.folder.name, f"{len(cls.plans)}")
         with open(name + ".yaml", "w", encoding="utf-8") as f:
             text = POLICY.replace("ON_GPU", on_gpu)
+            if attention != "cuda:0":
+                text = text.replace("rules:\n", "rules:\n  - match: {class: Attention}\n    place: {device: " + attention + ", weights: native, activations: f32}\n")
             f.write(text.replace("chunk: 512", "chunk: 8, stream_chunk: 512, " + stream) if stream else text)
             if late:
                 f.write(f"defer: {{max_per_token: {late}, phases: [{phases}], scope: {scope}}}\n")
@@ -183,13 +185,11 @@ class Hybrid(unittest.TestCase):
         prompts = [case["prompt"] for case in reference["greedy"]]
         expected = [case["greedy_ids"][:TOKENS] for case in reference["greedy"]]
         ways = {"whole": "0", "halves": "1000"}
-        for way, below in ways.items():
-            with self.subTest(way=way):
-                self.assertEqual(self.greedy(self.plan(halves=below), prompts), expected)
-                for prompt, ids in zip(prompts[:2], expected):
-                    self.assertEqual(self.greedy(self.plan(halves=below), [prompt]), [ids])
-        for late in (0, 3):
-            found = {way: self.run_json(self.plan(late, halves=below), "--perplexity",
+        self.assertEqual(self.greedy(self.plan(halves=ways["halves"]), prompts), expected)
+        for prompt, ids in zip(prompts[:2], expected):
+            self.assertEqual(self.greedy(self.plan(halves=ways["halves"]), [prompt]), [ids])
+        for late, attention in ((0, "cuda:0"), (3, "cpu")):
+            found = {way: self.run_json(self.plan(late, halves=below, attention=attention), "--perplexity",
                                         Setting.reference("reference.safetensors") + ":eval_ids")[0]["perplexity"] for way, below in ways.items()}
             print("late", late, "perplexities", found)
             self.assertLess(abs(found["halves"] / reference["perplexity"][f"defer_{late}"] - 1), 1e-3)
