@@ -109,7 +109,7 @@ Expected<Measured> measure_plan(const models::ModelDesc& model, const placement:
     if (options.random_seed) {
       emit.random.emplace();
       emit.random->seed = *options.random_seed;
-      if (options.varied) emit.random->router_zipf = kZipf;
+      if (options.zipf) emit.random->router_zipf = kZipf;
     }
     KTC_RETURN_IF_ERROR(compiler::emitPlan(*module, model, emit));
   }
@@ -117,7 +117,7 @@ Expected<Measured> measure_plan(const models::ModelDesc& model, const placement:
   const fs::path out = scratch / "out.json", err = scratch / "err.txt";
   std::vector<std::string> words = {program.string(), plan.string(), "--bench", fmt::format("{},{}", options.prompt, options.new_tokens), "--json"};
   if (options.emulate_gpu) words.push_back("--emulate-gpu");
-  if (options.varied) words.insert(words.end(), {"--temperature", "1", "--top-k", "20", "--seed", "1"});
+  if (options.drawn) words.insert(words.end(), {"--temperature", "1", "--top-k", "20", "--seed", "1"});
   if (options.quiet) words.insert(words.end(), {"--repeat", "5"});
   KTC_ASSIGN_OR_RETURN(const int status, run(words, out, err, options.seconds));
   if (status != 0)

@@ -18,9 +18,8 @@ struct MeasureOptions {
   std::optional<std::uint64_t> random_seed;     // weights made up; else the checkpoint's
   double seconds = 0;                           // until ktc-run is killed; 0: as long as it likes
   bool emulate_gpu = false;
-  // Routers choose by Zipf's law and tokens are drawn, as in texts: greedy tokens of made-up weights repeat, and so do their experts,
-  // which a large cache then holds.
-  bool varied = false;
+  bool zipf = false;   // routers choose by Zipf's law; else made-up ones choose the same few experts for most tokens
+  bool drawn = false;  // tokens are: greedy ones of made-up weights repeat, and so do their experts, which a large cache then holds
   bool quiet = false;  // the second fastest of five runs instead of the median of three: what other programs leave out
 };
 

@@ -31,7 +31,8 @@ struct Small {  // a plan
   std::string experts_on, rest_on;     // devices
   std::string experts, rest;           // weights
   std::uint32_t prompt = 32, tokens = 64;
-  bool fixed = true;  // fixed times decide: what other programs add to them is left out; false: experts change from token to token
+  bool zipf = false;                   // MeasureOptions
+  bool fixed = true;                   // fixed times decide: what other programs add to them is left out; false: tokens are drawn
 };
 struct Microseconds {
   double decode = 0, prefill = 0;  // of a step
@@ -66,7 +67,8 @@ class Plans {
     options.seconds = std::chrono::duration<double>(probe_.deadline - std::chrono::steady_clock::now()).count();
     options.emulate_gpu = probe_.emulated;
     options.quiet = small.fixed;
-    options.varied = !small.fixed;
+    options.zipf = small.zipf;
+    options.drawn = !small.fixed;
     if (options.seconds <= 0)
       return make_error(StatusCode::unavailable, {.place = std::string("plan ") + small.name, .what = "no time is left to measure it",
                                                   .remedy = "give ktc probe more with --seconds"});
@@ -155,7 +157,7 @@ Status probe_memory_plans(const PlanProbe& probe, Target* target, MemoryTimes* t
     Shape shape{2, hidden, 2, 1, experts, 8, intermediate};
     shape.experts = static_cast<std::uint32_t>(std::clamp(most / 2 / expert, 8.0, 1.0 * experts));
     shape.layers = static_cast<std::uint32_t>(std::clamp(most / (shape.experts * expert), 2.0, 48.0));
-    return Small{name, shape, "cpu", "cpu", weights, weights, 8, 64, false};
+    return Small{name, shape, "cpu", "cpu", weights, weights, 8, 64, true, false};
   };
   // Layers of models of 30B and of 671B parameters with fewer experts: of as much memory, more is read for each token.
   const Small small[] = {plan("int8", "int8", 64, 2048, 768), plan("int4", "int4", 64, 2048, 768), plan("wide int4", "int4", 32, 7168, 2048)};
@@ -249,7 +251,9 @@ Status probe_gpu_plans(const PlanProbe& probe, std::size_t index, Target* target
   std::vector<Taken> of_format;
   constexpr std::pair<const char*, Format> kFormats[] = {{"bf16", Format::bf16}, {"int8", Format::int8}, {"int4", Format::int4}};
   for (const auto& [name, format] : kFormats) {
-    KTC_ASSIGN_OR_RETURN(Taken taken, plans.measure(plan(name, {4, 2048, 16, 4, 32, 8, 768}, 2048, 32, name)));
+    Small experts = plan(name, {4, 2048, 16, 4, 32, 8, 768}, 2048, 32, name);
+    experts.zipf = true;  // rows of very unequal number are what products of experts have
+    KTC_ASSIGN_OR_RETURN(Taken taken, plans.measure(experts));
     of_format.push_back(std::move(taken));
   }
   for (std::size_t i = 0; i < of_format.size(); ++i) {
