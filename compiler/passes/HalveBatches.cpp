@@ -33,7 +33,8 @@ class Halver {
     if (entry_.getBounds()->getTokens() < 2) return "it has one token";
     unsigned selections = 0;
     for (auto step : entry_.getBody().getOps<kt::StepOpInterface>()) {
-      if (auto experts = llvm::dyn_cast<kt::ExpertsOp>(step.getOperation()); experts && experts.getStream()) return "experts pass through a GPU";
+      auto experts = llvm::dyn_cast<kt::ExpertsOp>(step.getOperation());
+      if (experts && experts.getStream()) return "experts pass through a GPU";
       if (step->getNumResults() == 0) return "a step has no result";
       const kt::Dim dim = kt::dimOf(step->getResult(0));
       if (dim == kt::Dim::sequences || llvm::any_of(step->getResults(), [&](Value v) { return kt::dimOf(v) != dim; }))

@@ -90,7 +90,8 @@ std::vector<HybridOptions> cases() {
 }
 std::string name_of(const testing::TestParamInfo<HybridOptions>& info) {
   const HybridOptions& o = info.param;
-  return std::string(o.tiny.mla ? "mla" : "gqa") + "_hot" + std::to_string(o.hot) + "_late" + std::to_string(o.late) + (o.scope_all ? "_all" : "");
+  return std::string(o.tiny.mla ? "mla" : "gqa") + "_hot" + std::to_string(o.hot) + "_late" + std::to_string(o.late) +
+         (o.scope_all ? "_all" : "");
 }
 HybridOptions cut(HybridOptions options) {
   options.halves = true;
@@ -175,14 +176,17 @@ int slow_experts(const gpu::ExpertsArgs& args, void* stream) {
 // The emulated device with experts that take their time.
 class SlowExperts final : public device::Device {
  public:
-  explicit SlowExperts(std::unique_ptr<device::Device> inner) : inner_(std::move(inner)), info_(inner_->info()), kernels_(exec::emulated_kernels()) {
+  explicit SlowExperts(std::unique_ptr<device::Device> inner)
+      : inner_(std::move(inner)), info_(inner_->info()), kernels_(exec::emulated_kernels()) {
     info_.emulated = false;  // or the executor would take its own kernels
     kernels_.experts = slow_experts;
   }
   const device::DeviceInfo& info() const override { return info_; }
   const gpu::KernelSet& kernels() const override { return kernels_; }
   Expected<device::Block> allocate(std::uint64_t bytes, std::string name) override { return inner_->allocate(bytes, std::move(name)); }
-  Expected<device::MappedBlock> allocate_mapped(std::uint64_t bytes, std::string name) override { return inner_->allocate_mapped(bytes, std::move(name)); }
+  Expected<device::MappedBlock> allocate_mapped(std::uint64_t bytes, std::string name) override {
+    return inner_->allocate_mapped(bytes, std::move(name));
+  }
   Status register_host(std::byte* data, std::uint64_t bytes) override { return inner_->register_host(data, bytes); }
   device::Stream& compute() override { return inner_->compute(); }
   device::Stream& copies() override { return inner_->copies(); }
@@ -252,7 +256,9 @@ TEST(Overlap, TheCpuComputesAHalfWhileTheGpuIsAtTheOther) {
   auto plan = std::make_shared<plan::OpenPlan>(*disk.plan);
   auto& entries = plan->plan.entries;
   auto& steps = (*std::find_if(entries.begin(), entries.end(), [](const auto& e) { return e->name == "extend[24]"; }))->steps;
-  const auto named = [&](std::string_view name) { return std::find_if(steps.begin(), steps.end(), [&](const auto& s) { return s->name == name; }); };
+  const auto named = [&](std::string_view name) {
+    return std::find_if(steps.begin(), steps.end(), [&](const auto& s) { return s->name == name; });
+  };
   const auto up = named("layers.1.experts.up.second"), hot_step = named("layers.1.experts.hot");
   ASSERT_TRUE(up != steps.end() && up < hot_step);
   std::rotate(up, up + 1, hot_step + 1);  // the rows of the second half leave behind the hot experts of the first

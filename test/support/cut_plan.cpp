@@ -13,7 +13,10 @@ void cut_in_halves(PlanT& plan, EntryT& entry) {
   std::map<std::uint32_t, std::uint32_t> second;  // buffer of the first half -> of the second one
   const std::size_t buffers = entry.buffers.size();
   std::vector<std::uint64_t> most = ends;
-  for (const auto& buffer : entry.buffers) most[buffer->device] = std::max(most[buffer->device], ends[buffer->device] + buffer->offset + buffer->bytes);
+  for (const auto& buffer : entry.buffers) {
+    std::uint64_t& end = most[buffer->device];
+    end = std::max(end, ends[buffer->device] + buffer->offset + buffer->bytes);
+  }
   for (std::uint32_t b = 0; b < buffers; ++b) {
     BufferT& first = *entry.buffers[b];
     if (first.symbol == Symbol::rows) continue;

@@ -48,8 +48,8 @@ class EntrySchedule::Impl {
     return order;
   }
 
-  // By critical path: of what can begin at once what gives the CPU work, then the step with the most work behind it. On a device that would have to wait for a step
-  // with more work behind it, another one goes first when half of it fits into the wait.
+  // By critical path: of what can begin at once what gives the CPU work, then the step with the most work behind it. On a device that
+  // would have to wait for a step with more work behind it, another one goes first when half of it fits into the wait.
   Order best() {
     begin();
     std::vector<double> start(steps_.size());
