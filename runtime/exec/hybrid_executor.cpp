@@ -244,6 +244,9 @@ Status HybridExecutor::copy_values(std::uint32_t g, const HybridProgram& program
     if (!any) {
       KTC_RETURN_IF_ERROR(gpu.compute().record(*gpu.before));
       KTC_RETURN_IF_ERROR(gpu.values().wait_for(*gpu.before));
+      // what leaves another GPU, or goes there, may lie where these values come to: halves on two GPUs know nothing of each other
+      for (std::size_t other = 0; to_host && other < gpus_.size(); ++other)
+        if (other != g && copying_[other]) KTC_RETURN_IF_ERROR(gpu.values().wait_for(*gpus_[other].after));
     }
     any = true;
     KTC_RETURN_IF_ERROR(r.run(gpu.values(), to_host, counts).with_context(name));
@@ -288,7 +291,6 @@ Status HybridExecutor::copy(const HybridProgram& program, const HybridStep& step
   }
   if (copy.between_gpus()) {
     Gpu& from = gpus_[copy.from_gpu];
-    for (const std::uint32_t earlier : step.waits) KTC_RETURN_IF_ERROR(gpus_[copy.to_gpu].compute().wait_for(*program.copies[earlier].done));
     return pull(from, gpus_[copy.to_gpu], [&](device::Stream& stream) -> Status {
       for (const PeerRows& rows : copy.across) KTC_RETURN_IF_ERROR(rows.run(stream, *from.device, counts_of(step)));
       return {};

@@ -265,6 +265,8 @@ class Resolver {
   // Copies of a GPU are done in their order, so of each the last one will do.
   Status find_waits() {
     if (program_.bounds.decode || !program_.streams.empty()) return {};
+    // not where values go between GPUs as well: their streams wait for each other, and all is kept in the order of the list
+    if (std::any_of(program_.copies.begin(), program_.copies.end(), [](const CopyStep& copy) { return copy.between_gpus(); })) return {};
     program_.waits_by_copy = true;
     struct Copy {
       std::uint32_t index = 0, gpu = 0;
@@ -279,7 +281,7 @@ class Resolver {
     for (HybridStep& step : program_.steps) {
       if (step.step == plan::kNone) continue;
       const planfb::StepT& from = *entry_.steps[step.step];
-      if (step.kind == StepKind::copy && !program_.copies[step.at].between_gpus()) {
+      if (step.kind == StepKind::copy) {
         CopyStep& copy = program_.copies[step.at];
         const bool up = copy.from_gpu != plan::kNone;
         const std::uint32_t gpu = up ? copy.from_gpu : copy.to_gpu;
@@ -288,12 +290,11 @@ class Resolver {
         continue;
       }
       const bool of_cpu = step.kind == StepKind::compute;
-      const std::uint32_t writes_on = step.kind == StepKind::copy ? program_.copies[step.at].to_gpu : step.gpu;
       const std::vector<Range> reads = ranges(from.inputs);
       std::vector<Range> writes = ranges(from.outputs);
       if (from.workspace != plan::kNone) writes.push_back(range_of(from.workspace));
       for (std::uint32_t g = 0; g < memory_.gpus->size(); ++g) {
-        if (!of_cpu && writes_on != g) continue;
+        if (!of_cpu && step.gpu != g) continue;
         std::size_t& known = done[{of_cpu ? plan::kNone : g, g}];
         for (std::size_t c = copies.size(); c-- > known;) {
           const Copy& copy = copies[c];
