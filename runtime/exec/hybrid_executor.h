@@ -3,9 +3,9 @@
 //
 // Order in a step: block of inputs to every GPU, then the plan's list. A graph is launched at its first step; a publish step is
 // waited for where the host has a part in a step behind it, an await step is answered; copies run beside the computation and are
-// waited for before the CPU's next step that has to do with them. Values between two GPUs are copied in the stream of the GPU that takes them: it waits for the
-// other one by an event, which then waits for the copy before it goes on; the host waits for neither, and queues such copies and
-// the graphs behind them while it waits for records.
+// waited for before the CPU's next step that has to do with them (hybrid_waits.h). Values between two GPUs are copied in the stream of
+// the GPU that takes them: it waits for the other one by an event, which then waits for the copy before it goes on; the host waits for
+// neither, and queues such copies and the graphs behind them while it waits for records.
 #pragma once
 
 #include <deque>

@@ -1,11 +1,11 @@
 #include "runtime/exec/hybrid_resolve.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <tuple>
 
 #include "runtime/exec/hybrid_stream.h"
+#include "runtime/exec/hybrid_waits.h"
 #include "runtime/exec/step_reader.h"
 
 namespace ktc::exec {
@@ -67,7 +67,7 @@ class Resolver {
     find_near();
     joiner_.join(program_);
     find_shared();
-    KTC_RETURN_IF_ERROR(find_waits());
+    KTC_RETURN_IF_ERROR(find_waits(entry_, *memory_.gpus, program_));
     return std::move(program_);
   }
 
@@ -244,72 +244,6 @@ class Resolver {
       }
     }
   }
-  // Bytes [begin, end) of a device's arena.
-  struct Range {
-    std::uint32_t device = 0;
-    std::uint64_t begin = 0, end = 0;
-    bool meets(const Range& other) const { return device == other.device && begin < other.end && other.begin < end; }
-  };
-  Range range_of(std::uint32_t b) const {
-    const planfb::BufferT& buffer = *entry_.buffers[b];
-    return {buffer.device, buffer.offset, buffer.offset + buffer.bytes};
-  }
-  std::vector<Range> ranges(const std::vector<planfb::View>& views) const {
-    std::vector<Range> all;
-    for (const planfb::View& view : views) all.push_back(range_of(view.buffer()));
-    return all;
-  }
-
-  // In an extend entry without streams each step waits for the copies that it has to do with, not for all: one of the CPU for what it
-  // reads and for what it writes over; one of a GPU, which waits for all that comes to it anyway, before it writes over what leaves.
-  // Copies of a GPU are done in their order, so of each the last one will do.
-  Status find_waits() {
-    if (program_.bounds.decode || !program_.streams.empty()) return {};
-    // not where values go between GPUs as well: their streams wait for each other, and all is kept in the order of the list
-    if (std::any_of(program_.copies.begin(), program_.copies.end(), [](const CopyStep& copy) { return copy.between_gpus(); })) return {};
-    program_.waits_by_copy = true;
-    struct Copy {
-      std::uint32_t index = 0, gpu = 0;
-      bool up = false;
-      std::vector<Range> from, to;
-    };
-    std::vector<Copy> copies;
-    std::map<std::pair<std::uint32_t, std::uint32_t>, std::size_t> done;  // by who waits, gpu: so many of `copies` are known to be done
-    const auto meet = [](const std::vector<Range>& a, const std::vector<Range>& b) {
-      return std::any_of(a.begin(), a.end(), [&](const Range& x) { return std::any_of(b.begin(), b.end(), [&](const Range& y) { return x.meets(y); }); });
-    };
-    for (HybridStep& step : program_.steps) {
-      if (step.step == plan::kNone) continue;
-      const planfb::StepT& from = *entry_.steps[step.step];
-      if (step.kind == StepKind::copy) {
-        CopyStep& copy = program_.copies[step.at];
-        const bool up = copy.from_gpu != plan::kNone;
-        const std::uint32_t gpu = up ? copy.from_gpu : copy.to_gpu;
-        KTC_ASSIGN_OR_RETURN(copy.done, (*memory_.gpus)[gpu].device->create_event());
-        copies.push_back({step.at, gpu, up, ranges(from.inputs), ranges(from.outputs)});
-        continue;
-      }
-      const bool of_cpu = step.kind == StepKind::compute;
-      const std::vector<Range> reads = ranges(from.inputs);
-      std::vector<Range> writes = ranges(from.outputs);
-      if (from.workspace != plan::kNone) writes.push_back(range_of(from.workspace));
-      for (std::uint32_t g = 0; g < memory_.gpus->size(); ++g) {
-        if (!of_cpu && step.gpu != g) continue;
-        std::size_t& known = done[{of_cpu ? plan::kNone : g, g}];
-        for (std::size_t c = copies.size(); c-- > known;) {
-          const Copy& copy = copies[c];
-          if (copy.gpu != g) continue;
-          const bool needed = of_cpu ? meet(writes, copy.up ? copy.to : copy.from) || (copy.up && meet(reads, copy.to)) : copy.up && meet(writes, copy.from);
-          if (!needed) continue;
-          step.waits.push_back(copy.index);
-          known = c + 1;
-          break;
-        }
-      }
-    }
-    return {};
-  }
-
   std::size_t readers(std::uint32_t buffer) const {
     std::size_t count = 0;
     for (const auto& step : entry_.steps)
