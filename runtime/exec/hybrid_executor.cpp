@@ -118,7 +118,10 @@ Status HybridExecutor::walk(HybridProgram& program, std::size_t& at, bool all) {
       KTC_RETURN_IF_ERROR(serve_published(program));
     }
     beat();
-    if (program.cut && counts_of(step).tokens == 0) continue;  // no second half
+    if (program.cut && counts_of(step).tokens == 0) {  // no second half
+      KTC_RETURN_IF_ERROR(pass(program, step));
+      continue;
+    }
     switch (step.kind) {
       case StepKind::launch: KTC_RETURN_IF_ERROR(launch(program, step)); break;
       case StepKind::copy:
@@ -178,6 +181,19 @@ Status HybridExecutor::walk(HybridProgram& program, std::size_t& at, bool all) {
     if (watchdog_->stalled()) return {};  // end_step says so
   }
   return serve_published(program);
+}
+
+// A step without tokens does nothing, but others rely on its place in the order: on what it waits for, and that copies of a GPU before
+// it are done when it is.
+Status HybridExecutor::pass(HybridProgram& program, const HybridStep& step) {
+  if (!program.waits_by_copy) return {};
+  if (step.kind == StepKind::compute) return wait_copies_of(program, step);
+  if (step.kind == StepKind::copy) {
+    const CopyStep& copy = program.copies[step.at];
+    return gpus_[copy.from_gpu != plan::kNone ? copy.from_gpu : copy.to_gpu].values().record(*copy.done);
+  }
+  for (const std::uint32_t copy : step.waits) KTC_RETURN_IF_ERROR(gpus_[step.gpu].compute().wait_for(*program.copies[copy].done));
+  return {};
 }
 
 // The next graph, or copy between GPUs, of the step that is walked. False: a step comes first in which the host has a part beside a

@@ -67,6 +67,7 @@ class HybridExecutor final : public PlanExecutor {
                      const std::string& name, bool hold = true, device::Event* done = nullptr);
   Status pull(Gpu& from, Gpu& to, const std::function<Status(device::Stream&)>& copies, const std::string& name);
   Status decide_share(const HybridProgram& program, const HybridStep& step, StreamStep& stream);
+  Status pass(HybridProgram& program, const HybridStep& step);
   Expected<bool> queue_ahead(HybridProgram& program);
   Status serve_published(HybridProgram& program);
   Status serve_publish(HybridProgram& program, const HybridStep& step);
