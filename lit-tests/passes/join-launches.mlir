@@ -9,7 +9,8 @@
 // REMARKS: remark: [Passed] Joined | Category:kt-join-launches | Remark="d: await, add_norm in one launch", groups=1
 // REMARKS: remark: [Passed] Joined | Category:kt-join-launches | Remark="d: route, publish in one launch", groups=1
 // REMARKS: remark: [Passed] Joined | Category:kt-join-launches | Remark="d: add_norm, route, publish in one launch", groups=1
-// REMARKS: remark: [Analysis] Counts | Category:kt-join-launches | groups=3, launches saved=4
+// REMARKS: remark: [Passed] Joined | Category:kt-join-launches | Remark="o: add_norm, route in one launch", groups=1
+// REMARKS: remark: [Analysis] Counts | Category:kt-join-launches | groups=4, launches saved=5
 
 // Numbers ascend with the steps of the entry.
 // CHECK: kt.entry @d decode
@@ -29,6 +30,11 @@
 // CHECK: kt.route
 // CHECK: kt.mlp
 // CHECK: kt.submit {{.*}} record 2
+// Experts on the GPU: there is no record, and the router goes with the sum.
+// CHECK: kt.entry @o decode
+// CHECK: kt.add_norm {{.*}} launch_group = 0
+// CHECK: kt.route {{.*}} launch_group = 0
+// CHECK-NOT: launch_group
 // CHECK: kt.entry @x extend
 // CHECK-NOT: launch_group
 #cpu = #kt.place<"cpu", weights = "f32", activations = "f32">
@@ -47,6 +53,7 @@ module {
   kt.weight @u [1, 8, 8] bf16 from [#kt.piece<slot = "u", rows = 8>] on "cuda:0" as "f32" packed "row_major"
   kt.weight @v [1, 8, 4] bf16 from [#kt.piece<slot = "v", rows = 8>] on "cuda:0" as "f32" packed "row_major"
   kt.expert_bank @b experts 4 hidden 8 intermediate 6 bf16 gate_up [#kt.piece<slot = "b.gate_up", rows = 12>] down [#kt.piece<slot = "b.down", rows = 8>] on "cpu" as "f32" packed "row_major"
+  kt.expert_bank @c experts 4 hidden 8 intermediate 6 bf16 gate_up [#kt.piece<slot = "b.gate_up", rows = 12>] down [#kt.piece<slot = "b.down", rows = 8>] on "cuda:0" as "f32" packed "row_major"
   kt.entry @d decode bounds <tokens = 2, rows = 2, sequences = 2> {
   ^bb0(%ids: !i, %positions: !i, %rows: !r):
     %h = kt.embed %ids @w of <Embedding "h"> {place = #gpu} : !i -> !h
@@ -68,6 +75,17 @@ module {
     %y2 = kt.experts swiglu %x2, %i2, %v2 @b of <RoutedExperts "e"> {place = #cpu} : !h, !e, !w
     %a2 = kt.await %y2 record 2 as "f32" of <RoutedExperts "e"> {place = #gpu} : !h
     %t = kt.add %s2, %a1, %a2, %m of <RoutedExperts "e"> {place = #gpu} : !h, !h, !h, !h -> !h
+    %c = kt.select_rows %t, %rows of <Norm "n"> {place = #gpu} : !h, !r -> !s
+    %l = kt.lm_head %c @w of <Head "l"> {place = #gpu} : !s -> !l
+    kt.return %l : !l
+  }
+  kt.entry @o decode bounds <tokens = 1, rows = 1, sequences = 1> {
+  ^bb0(%ids: !i, %positions: !i, %rows: !r):
+    %h = kt.embed %ids @w of <Embedding "h"> {place = #gpu} : !i -> !h
+    %s0, %n0 = kt.add_norm rms %h, %h @n eps 1.0e-06 of <Norm "n"> {place = #gpu} : !h, !h -> !h
+    %e0, %w0 = kt.route softmax_topk %n0 @g of <Router "g"> {experts = 4 : i64, top_k = 2 : i64, normalise = true, scale = 1.0 : f32, groups = 1 : i64, topk_groups = 1 : i64, place = #gpu} : !h -> !e, !w
+    %y0 = kt.experts swiglu %n0, %e0, %w0 @c of <RoutedExperts "e"> {place = #gpu} : !h, !e, !w
+    %t = kt.add %s0, %y0 of <RoutedExperts "e"> {place = #gpu} : !h, !h -> !h
     %c = kt.select_rows %t, %rows of <Norm "n"> {place = #gpu} : !h, !r -> !s
     %l = kt.lm_head %c @w of <Head "l"> {place = #gpu} : !s -> !l
     kt.return %l : !l

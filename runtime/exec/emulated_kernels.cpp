@@ -147,6 +147,11 @@ int route_publish(const gpu::RoutePublishArgs& a, void* stream) {
   return failed != 0 ? failed : gpu::reference_kernels().publish(a.publish, stream);
 }
 
+int norm_route(const gpu::NormRouteArgs& a, void* stream) {
+  const int failed = gpu::reference_kernels().add_norm(a.norm, stream);
+  return failed != 0 ? failed : route(a.route, stream);
+}
+
 // Of one token; heads, widths and places are the caller's.
 kernels::AttendArgs attention(const gpu::Batch& batch, const gpu::Cache& cache, std::size_t token, float scale) {
   kernels::AttendArgs args = {};
@@ -236,6 +241,7 @@ const gpu::KernelSet& emulated_kernels() {
     s.experts = experts;
     s.route = route;
     s.route_publish = route_publish;
+    s.norm_route = norm_route;
     s.gqa_attend = gqa_attend;
     s.gqa_decode = gqa_decode;
     s.mla_attend = mla_attend;

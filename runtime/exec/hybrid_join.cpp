@@ -37,6 +37,12 @@ std::optional<Launch> await_norm(const gpu::KernelSet& kernels, Members members)
                 [](gpu::AwaitNormArgs& a, std::uint32_t rows) { a.await.rows = a.norm.rows = rows; });
 }
 
+// add_norm, route
+std::optional<Launch> norm_route(const gpu::KernelSet& kernels, Members members) {
+  const gpu::NormRouteArgs args = {std::get<gpu::AddNormArgs>(*members[0]), std::get<gpu::RouteArgs>(*members[1])};
+  return launch(kernels.norm_route, args, [](gpu::NormRouteArgs& a, std::uint32_t rows) { a.norm.rows = a.route.rows = rows; });
+}
+
 // [add_norm,] route, publish
 std::optional<Launch> route_publish(const gpu::KernelSet& kernels, Members members) {
   gpu::RoutePublishArgs args = {};
@@ -52,7 +58,7 @@ std::optional<Launch> route_publish(const gpu::KernelSet& kernels, Members membe
 constexpr struct {
   std::string_view kernel;
   std::optional<Launch> (*make)(const gpu::KernelSet& kernels, Members members);
-} kMakers[] = {{"await_norm", await_norm}, {"route_publish", route_publish}};
+} kMakers[] = {{"await_norm", await_norm}, {"norm_route", norm_route}, {"route_publish", route_publish}};
 
 std::optional<Launch> make(const LaunchSequence& row, const gpu::KernelSet& kernels, Members members) {
   for (const auto& maker : kMakers)

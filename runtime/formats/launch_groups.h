@@ -33,6 +33,7 @@ struct LaunchSequence {
 // Steps that follow each other on their GPU and in one graph. Where several match, the longest is taken.
 inline constexpr LaunchSequence kLaunchSequences[] = {
     {"await_norm", 2, {Joinable::await, Joinable::add_norm}},
+    {"norm_route", 2, {Joinable::add_norm, Joinable::route}},
     {"route_publish", 2, {Joinable::route, Joinable::publish}},
     {"route_publish", 3, {Joinable::add_norm, Joinable::route, Joinable::publish}},
 };

@@ -1,13 +1,13 @@
 // What a GPU does between two expert layers of a decode step: each kernel by itself, each kernel's share of the chain, and the chain
 // with the CPU's answer in it. Attention, projections and router of Qwen3-30B-A3B, one token.
 //
-//   decode_bench [--emulate] [--layers N] [--context N] [--rounds N] [--answer MICROSECONDS] [--copies N] [--experts]
+//   decode_bench [--emulate] [--layers N] [--context N] [--rounds N] [--answer MICROSECONDS] [--copies N] [--experts | --card]
 //
 // A layer's weights and cache are one of --copies in turn, so that those of the layer before do not lie in the card's cache. "alone":
 // a graph of that kernel only, once per layer. "share": the chain less the chain without it. With --answer a host thread answers
 // each record after so long, as experts would, and the figure is the time of a layer less the answer. First kernel by kernel, then as
 // the executor joins them, the last line with what the wait fetches. --experts: also the routed experts
-// of a card that has all of them, 8 of 128 for one token. Medians over the rounds.
+// of a card that has all of them, 8 of 128 for one token, and the layers of such a card; --card: nothing else. Medians over the rounds.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -34,12 +34,13 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct Options {
-  bool emulate = false, experts = false;
+  bool emulate = false, experts = false, between = true;
   std::uint32_t layers = 48, context = 4096, rounds = 15, copies = 6, answer = 160;
 };
 
 constexpr std::uint32_t kHidden = 2048, kHeads = 32, kKvHeads = 4, kDim = 128, kExperts = 128, kTopK = 8, kPage = 16,
                         kIntermediate = 768;
+constexpr std::uint32_t kChoices = 16;  // of experts
 constexpr std::uint32_t kQ = kHeads * kDim, kKv = kKvHeads * kDim, kQkv = kQ + 2 * kKv;
 
 class Bench {
@@ -126,32 +127,59 @@ class Bench {
     };
   }
 
-  // Routed experts on the card, others for each layer: microseconds of one layer and its bytes.
-  double experts(Format format, std::uint32_t group, double& bytes) {
-    constexpr std::uint32_t kChoices = 16;
+  // Routed experts on the card.
+  struct Bank {
+    gpu::ExpertsArgs args = {};
+    double bytes = 0;                            // of the experts of one token
+    device::Block up, down, scratch;
+  };
+  Bank bank(Format format, std::uint32_t group) {
+    Bank bank;
+    gpu::ExpertsArgs& a = bank.args;
     const auto packed = [&](std::uint32_t rows, std::uint32_t columns) {
       return gpu::laid_out({nullptr, format, Packing::row_major, group, kExperts, rows, columns});
     };
-    gpu::ExpertsArgs a = {};
     a.gate_up = packed(2 * kIntermediate, kHidden);
     a.down = packed(kHidden, kIntermediate);
-    const device::Block up = filled(a.gate_up.matrix_bytes * kExperts), down = filled(a.down.matrix_bytes * kExperts);
-    a.gate_up.data = up.data(), a.down.data = down.data();
-    bytes = kTopK * static_cast<double>(a.gate_up.matrix_bytes + a.down.matrix_bytes);
-    std::vector<std::int32_t> ids(kChoices * kTopK);
-    for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i * 37 % kExperts);
-    const device::Block choices = take(device_.allocate(ids.size() * 4, "ids"));
-    fail(device_.compute().copy_to_device(choices.data(), reinterpret_cast<const std::byte*>(ids.data()), ids.size() * 4));
-    const device::Block scratch = take(device_.allocate(gpu_experts_workspace(Format::bf16, 1, kTopK, kHidden, kIntermediate, kExperts).total(), "scratch"));
+    bank.up = filled(a.gate_up.matrix_bytes * kExperts), bank.down = filled(a.down.matrix_bytes * kExperts);
+    a.gate_up.data = bank.up.data(), a.down.data = bank.down.data();
+    bank.bytes = kTopK * static_cast<double>(a.gate_up.matrix_bytes + a.down.matrix_bytes);
+    if (choices_.bytes() == 0) {
+      std::vector<std::int32_t> ids(kChoices * kTopK);
+      for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i * 37 % kExperts);
+      choices_ = take(device_.allocate(ids.size() * 4, "ids"));
+      fail(device_.compute().copy_to_device(choices_.data(), reinterpret_cast<const std::byte*>(ids.data()), ids.size() * 4));
+      fail(device_.compute().wait());
+    }
+    bank.scratch = take(device_.allocate(gpu_experts_workspace(Format::bf16, 1, kTopK, kHidden, kIntermediate, kExperts).total(), "scratch"));
     a.x = x_, a.weights = weights_, a.out = result_;
     a.rows = 1, a.top_k = kTopK, a.experts = kExperts;
     a.activations = Format::bf16;
-    a.scratch = {scratch.data(), scratch.bytes()};
+    a.scratch = {bank.scratch.data(), bank.scratch.bytes()};
+    return bank;
+  }
+  // Of a layer, others than of the one before.
+  gpu::ExpertsArgs experts_of(const Bank& bank, std::uint32_t layer) const {
+    gpu::ExpertsArgs a = bank.args;
+    a.ids = {reinterpret_cast<std::int32_t*>(choices_.data()) + layer % kChoices * kTopK, kTopK, kTopK};
+    return a;
+  }
+  // A layer whose experts are on the card; joined: as the executor joins its steps.
+  std::vector<Kernel> on_card(const Bank& bank, bool joined) {
+    auto list = kernels();
+    std::vector<Kernel> out = {list[1], list[2], {"append and attention", false, [this](auto& s, auto l) {
+      fail(s.launch(k_.gqa_decode, gpu::GqaDecodeArgs{append(l), attend(l)}));
+    }}, list[5]};
+    if (joined)
+      out.push_back({"add, norm, router", false, [this](auto& s, auto l) { fail(s.launch(k_.norm_route, gpu::NormRouteArgs{sum_and_norm(mixed_), route(l)})); }});
+    else
+      out.insert(out.end(), {list[6], list[7]});
+    out.push_back({"experts", false, [this, &bank](auto& s, auto l) { fail(s.launch(k_.experts, experts_of(bank, l))); }});
+    return out;
+  }
+  double experts(const Bank& bank) {
     return graph_of([&](device::Stream& s) {
-      for (std::uint32_t l = 0; l < options_.layers; ++l) {
-        a.ids = {reinterpret_cast<std::int32_t*>(choices.data()) + l % kChoices * kTopK, kTopK, kTopK};
-        fail(s.launch(k_.experts, a));
-      }
+      for (std::uint32_t l = 0; l < options_.layers; ++l) fail(s.launch(k_.experts, experts_of(bank, l)));
     });
   }
 
@@ -274,7 +302,7 @@ class Bench {
     a.scratch = {scratch_.data(), scratch_.bytes()};
     return a;
   }
-  void product(device::Stream& s, const gpu::Matrix& x, const device::Block& w, std::uint32_t rows, std::uint32_t columns, const gpu::Matrix& out) {
+  gpu::LinearArgs linear(const gpu::Matrix& x, const device::Block& w, std::uint32_t rows, std::uint32_t columns, const gpu::Matrix& out) const {
     gpu::LinearArgs a = {};
     a.x = x;
     a.w = weight(w, rows, columns);
@@ -282,7 +310,10 @@ class Bench {
     a.rows = 1;
     a.activations = Format::bf16;
     a.scratch = {scratch_.data(), scratch_.bytes()};
-    fail(s.launch(k_.linear, a));
+    return a;
+  }
+  void product(device::Stream& s, const gpu::Matrix& x, const device::Block& w, std::uint32_t rows, std::uint32_t columns, const gpu::Matrix& out) {
+    fail(s.launch(k_.linear, linear(x, w, rows, columns, out)));
   }
 
   void rest() const {
@@ -322,7 +353,7 @@ class Bench {
   const Options& options_;
   const gpu::KernelSet& k_;
   std::vector<device::Block> qkv_, o_, router_, cache_;
-  device::Block norm_, table_, values_, scratch_, block_;
+  device::Block choices_, norm_, table_, values_, scratch_, block_;
   device::MappedBlock records_, results_, words_, epoch_block_;
   std::uint64_t page_bytes_ = 0, result_bytes_ = 0;
   RecordLayout record_ = {};
@@ -342,6 +373,7 @@ int run(const Options& options) {
   Bench bench(*device, options);
   const auto all = [](std::size_t) { return true; };
   for (const auto& list : {bench.kernels(), bench.joined()}) {
+    if (!options.between) break;
     const double chain = bench.measure(list, all);
     std::printf("%-28s %8s %8s\n", "kernel", "alone", "share");
     double alone = 0;
@@ -362,10 +394,24 @@ int run(const Options& options) {
     bench.fetch = false;
   }
   if (!options.experts) return 0;
-  for (const auto& [name, format, group] : {std::tuple{"experts on the card, bf16", Format::bf16, 0u}, std::tuple{"experts on the card, int4/64", Format::int4, 64u}}) {
-    double bytes = 0;
-    const double us = bench.experts(format, group, bytes);
-    std::printf("%-28s %8.2f %8.0f GB/s\n", name, us, bytes / us / 1e3);
+  std::vector<std::pair<const char*, Bench::Bank>> banks;
+  banks.emplace_back("experts on the card, bf16", bench.bank(Format::bf16, 0));
+  banks.emplace_back("experts on the card, int8", bench.bank(Format::int8, 0));
+  banks.emplace_back("experts on the card, int4/64", bench.bank(Format::int4, 64));
+  for (const auto& [name, bank] : banks) {
+    const double us = bench.experts(bank);
+    std::printf("%-28s %8.2f %8.0f GB/s\n", name, us, bank.bytes / us / 1e3);
+  }
+  for (const bool joined : {false, true}) {
+    const auto list = bench.on_card(banks[0].second, joined);
+    const double chain = bench.measure(list, all);
+    std::printf("all on the card, bf16%s\n", joined ? ", joined" : "");
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const double one = bench.measure(list, [&](std::size_t k) { return k == i; }), without = bench.measure(list, [&](std::size_t k) { return k != i; });
+      std::printf("%-28s %8.2f %8.2f\n", list[i].name, one, chain - without);
+    }
+    std::printf("%-28s %8s %8.2f\n", "chain", "", chain);
+    std::fflush(stdout);
   }
   return 0;
 }
@@ -377,6 +423,7 @@ int main(int argc, char** argv) {
   ktc::Options options;
   const auto word = [&](std::string_view flag) {
     if (flag == "--emulate") return options.emulate = true;
+    if (flag == "--card") return options.between = false, options.experts = true;
     return flag == "--experts" && (options.experts = true);
   };
   const auto number = [&](std::string_view flag, double value) {

@@ -182,7 +182,8 @@ TEST_P(Handoff, NormRouterAndPublishTogether) {
         for (std::uint32_t e = 0; e < kExperts; e += 2) slots[e] = static_cast<std::int32_t>(e / 2);
         const std::int32_t* live = put(std::vector<std::int32_t>{2, 0, 0});
         const std::uint32_t step = 9 + terms;
-        const auto once = [&](bool together) {
+        enum class How { one_by_one, norm_and_route, all };
+        const auto once = [&](How how) {
           Left left;
           RoutePublishArgs a = {};
           a.norm.count = terms;
@@ -198,11 +199,12 @@ TEST_P(Handoff, NormRouterAndPublishTogether) {
           a.publish = {a.norm.out, chosen, of, put(slots), kTopK, records.device(), format, live, put(std::vector<std::uint32_t>{step}), pairs, kTokens};
           a.norm.rows = kTokens;
           std::memset(records.host(), 0, record.bytes);
-          if (together) {
+          if (how == How::all) {
             run(kernels().route_publish, a);
           } else {
-            if (terms != 0) run(kernels().add_norm, a.norm);
-            run(kernels().route, a.route);
+            if (how == How::norm_and_route) run(kernels().norm_route, NormRouteArgs{a.norm, a.route});
+            if (how == How::one_by_one && terms != 0) run(kernels().add_norm, a.norm);
+            if (how == How::one_by_one) run(kernels().route, a.route);
             run(kernels().publish, a.publish);
           }
           if (terms != 0) left.sum = get(a.norm.sum, kTokens);
@@ -212,10 +214,14 @@ TEST_P(Handoff, NormRouterAndPublishTogether) {
           left.pairs = get(pairs, 1);
           return left;
         };
-        const Left expected = once(false);
+        const Left expected = once(How::one_by_one);
         std::vector<std::byte> first(records.host(), records.host() + record.bytes);
-        const Left got = once(true);
+        const Left two = once(terms == 0 ? How::one_by_one : How::norm_and_route), got = once(How::all);
         if (HasFatalFailure()) return;
+        EXPECT_EQ(two.sum, got.sum);
+        EXPECT_EQ(two.normed, got.normed);
+        EXPECT_EQ(two.weights, got.weights);
+        EXPECT_EQ(two.ids, got.ids);
         EXPECT_EQ(got.sum, expected.sum);
         expect_near(got.normed, expected.normed, 1e-5, "norm");
         expect_near(got.weights, expected.weights, 1e-4, "weight");

@@ -46,7 +46,7 @@ Sum dot(const double* x, const double* w, std::size_t columns, Format activation
 }
 
 TEST_P(Products, Linear) {
-  const struct { std::uint32_t rows, n, k; } shapes[] = {{1, 1, 1}, {1, 65, 100}, {3, 40, 384}, {8, 130, 256}, {9, 33, 64}, {17, 200, 1000}, {130, 129, 192}};
+  const struct { std::uint32_t rows, n, k; } shapes[] = {{1, 1, 1}, {1, 65, 100}, {3, 40, 384}, {8, 130, 256}, {9, 33, 64}, {1, 2200, 1100}, {5, 70, 2304}, {17, 200, 1000}, {130, 129, 192}};
   for (const Kind& kind : kKinds)
     for (const Format activations : {Format::f32, Format::bf16})
       for (const auto& shape : shapes) {
@@ -198,7 +198,12 @@ TEST_P(Products, Experts) {
       for (const bool slots : {false, true}) {
         cases.push_back({{Format::f32, 0}, Format::f32, 9, 10, 5, 64, 32, slots, 2, part, among_all});
         cases.push_back({{Format::bf16, 0}, Format::bf16, 33, 10, 5, 64, 32, slots, 5, part, among_all});
+        cases.push_back({{Format::bf16, 0}, Format::bf16, 6, 20, 10, 320, 200, slots, 2, part, among_all});
       }
+  // a layer of Qwen3-30B-A3B; several turns of every block, and less than a warp's share of columns
+  cases.push_back({{Format::bf16, 0}, Format::bf16, 1, 16, 8, 2048, 768, false, 0, 0, false});
+  cases.push_back({{Format::int8, 0}, Format::bf16, 3, 12, 4, 1280, 264, true, 0, 0, false});
+  cases.push_back({{Format::bf16, 0}, Format::bf16, 8, 9, 8, 96, 24, false, 0, 0, false});
   for (const ExpertsCase& c : cases) {
     SCOPED_TRACE(std::string(to_string(c.kind.format)) + "/" + std::to_string(c.kind.group) + " x " + std::string(to_string(c.activations)) + ", " +
                  std::to_string(c.rows) + " rows, top " + std::to_string(c.top_k) + " of " + std::to_string(c.experts) + ", part " +
@@ -230,6 +235,8 @@ TEST_P(Products, Experts) {
                      scratch(gpu_experts_workspace(c.activations, c.rows, c.top_k, c.k, c.intermediate, c.experts).total())};
     run(kernels().experts, a);
     const auto got = get(out, c.rows);
+    run(kernels().experts, a);
+    ASSERT_EQ(got, get(out, c.rows));  // sums have an order
     // a bank in groups of three, in place of the whole: the sums of a token are added in another order
     const Matrix again = output(c.rows, c.k, 4);
     for (std::uint32_t first = 0; first < matrices; first += 3) {

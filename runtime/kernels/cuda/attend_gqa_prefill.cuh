@@ -160,7 +160,7 @@ int prefill_as(const GqaAttendArgs& a, void* stream) {
   if (const cudaError_t error = cudaFuncSetAttribute(prefill_kernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kSharedBytes))
     return error;
   const unsigned group = a.heads / a.kv_heads, tokens_each = Shape::kRows / group;
-  launch(prefill_kernel<kDim>, dim3(ceil_div(a.batch.tokens, tokens_each), a.kv_heads), Shape::kWarps * kWarp, Shape::kSharedBytes, stream,
+  launch_wide(prefill_kernel<kDim>, dim3(ceil_div(a.batch.tokens, tokens_each), a.kv_heads), Shape::kWarps * kWarp, Shape::kSharedBytes, stream,
          a, group, page_shift_of(a.cache.page_tokens));
   return launched();
 }

@@ -234,7 +234,7 @@ int attend_with(const MlaAttendArgs& a, unsigned splits, void* stream) {
   if (const cudaError_t error = cudaFuncSetAttribute(mla_kernel<kStages>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<kStages>))
     return error;
   const dim3 grid(splits, ceil_div(a.heads, kHeads), a.batch.tokens);
-  launch(mla_kernel<kStages>, grid, kThreads, kSharedBytes<kStages>, stream, a, splits, page_shift_of(a.cache.page_tokens));
+  launch_wide(mla_kernel<kStages>, grid, kThreads, kSharedBytes<kStages>, stream, a, splits, page_shift_of(a.cache.page_tokens));
   if (const int error = launched()) return error;
   return merge_splits<kLatent>(a.scratch, a.context, a.batch, a.heads, splits, stream);
 }

@@ -34,6 +34,38 @@ struct Piece<4> { using type = std::uint32_t; };
 template <Format F, int B>
 constexpr int step_columns() { return B / 4 * Codes<F>::kPerWord * 4; }
 
+// A lane's pieces of its two rows times its columns of x, added to c: its part of a step. column: staged x of this lane's column group,
+// read where `there`.
+template <Format F, typename Bytes>
+__device__ inline void multiply_pieces(const Bytes& low, const Bytes& high, const __nv_bfloat16* column, bool there, float (&c)[4]) {
+  constexpr int kWords = sizeof(Bytes) / 4, kPairs = Codes<F>::kPerWord / 2;
+  const std::uint32_t* words_lo = reinterpret_cast<const std::uint32_t*>(&low);
+  const std::uint32_t* words_hi = reinterpret_cast<const std::uint32_t*>(&high);
+  if constexpr (kPairs == 1) {  // two words are one product
+#pragma unroll
+    for (int w = 0; w < kWords; w += 2) {
+      const std::uint32_t a[4] = {words_lo[w], words_hi[w], words_lo[w + 1], words_hi[w + 1]};
+      const uint2 both = *reinterpret_cast<const uint2*>(column + w * 2);
+      const std::uint32_t b[2] = {there ? both.x : 0, there ? both.y : 0};
+      multiply(c, a, b);
+    }
+  } else {
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) {
+      std::uint32_t pairs_lo[kPairs], pairs_hi[kPairs];
+      Codes<F>::pairs(words_lo[w], pairs_lo);
+      Codes<F>::pairs(words_hi[w], pairs_hi);
+#pragma unroll
+      for (int p = 0; p < kPairs; p += 2) {
+        const std::uint32_t a[4] = {pairs_lo[p], pairs_hi[p], pairs_lo[p + 1], pairs_hi[p + 1]};
+        const uint2 both = *reinterpret_cast<const uint2*>(column + w * Codes<F>::kPerWord + p * 2);
+        const std::uint32_t b[2] = {there ? both.x : 0, there ? both.y : 0};
+        multiply(c, a, b);
+      }
+    }
+  }
+}
+
 // One tile: 16 rows times the staged activations. begin() asks for the first pieces, which a kernel may do before its activations are
 // there; run() multiplies them and asks for the rest. Both with the same places: codes of this lane's two rows (lane / 4, and 8 further),
 // scales likewise, at the first group. Batches of Unroll neighbouring steps: first, first + by, ... as long as there are steps, so that
@@ -73,7 +105,7 @@ class DotTile {
 
  private:
   using Bytes = typename Piece<B>::type;
-  static constexpr int kWords = B / 4, kLaneColumns = kWords * Codes<F>::kPerWord, kPairs = Codes<F>::kPerWord / 2;
+  static constexpr int kLaneColumns = B / 4 * Codes<F>::kPerWord;
   struct Batch {
     Bytes low[Unroll], high[Unroll];
     float scale_low[Grouped ? Unroll : 1], scale_high[Grouped ? Unroll : 1];
@@ -101,33 +133,8 @@ class DotTile {
     for (int u = 0; u < Unroll; ++u) {
       const int s = index * Unroll + u;
       if (s >= steps_) break;
-      const std::uint32_t* words_lo = reinterpret_cast<const std::uint32_t*>(&batch.low[u]);
-      const std::uint32_t* words_hi = reinterpret_cast<const std::uint32_t*>(&batch.high[u]);
       float sum[4] = {0, 0, 0, 0};
-      const __nv_bfloat16* column = x + (s * 4 + t) * kLaneColumns;
-      if constexpr (kPairs == 1) {  // two words are one product
-#pragma unroll
-        for (int w = 0; w < kWords; w += 2) {
-          const std::uint32_t a[4] = {words_lo[w], words_hi[w], words_lo[w + 1], words_hi[w + 1]};
-          uint2 both = *reinterpret_cast<const uint2*>(column + w * 2);
-          const std::uint32_t b[2] = {n < tokens ? both.x : 0, n < tokens ? both.y : 0};
-          multiply(Grouped ? sum : c, a, b);
-        }
-      } else {
-#pragma unroll
-        for (int w = 0; w < kWords; ++w) {
-          std::uint32_t pairs_lo[kPairs], pairs_hi[kPairs];
-          Codes<F>::pairs(words_lo[w], pairs_lo);
-          Codes<F>::pairs(words_hi[w], pairs_hi);
-#pragma unroll
-          for (int p = 0; p < kPairs; p += 2) {
-            const std::uint32_t a[4] = {pairs_lo[p], pairs_hi[p], pairs_lo[p + 1], pairs_hi[p + 1]};
-            uint2 both = *reinterpret_cast<const uint2*>(column + w * Codes<F>::kPerWord + p * 2);
-            const std::uint32_t b[2] = {n < tokens ? both.x : 0, n < tokens ? both.y : 0};
-            multiply(Grouped ? sum : c, a, b);
-          }
-        }
-      }
+      multiply_pieces<F>(batch.low[u], batch.high[u], x + (s * 4 + t) * kLaneColumns, n < tokens, Grouped ? sum : c);
       if constexpr (Grouped) {
         c[0] = fmaf(sum[0], batch.scale_low[u], c[0]);
         c[1] = fmaf(sum[1], batch.scale_low[u], c[1]);

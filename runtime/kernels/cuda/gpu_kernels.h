@@ -156,6 +156,8 @@ struct AwaitArgs { const std::byte* cells; Format format; Matrix out; HandoffWor
 // Ops that follow each other in a decode step, in one launch where that is faster; every output is written as by the ops themselves.
 // add_norm (where norm.count is not 0: route.x is its out), route, publish (of route's x, ids and weights).
 struct RoutePublishArgs { AddNormArgs norm; RouteArgs route; PublishArgs publish; };
+// add_norm, then route of its out.
+struct NormRouteArgs { AddNormArgs norm; RouteArgs route; };
 // await, then add_norm, of which norm.in[term] is await.out.
 struct AwaitNormArgs { AwaitArgs await; AddNormArgs norm; std::uint32_t term; };
 // ids[r] = what parameters[r] chooses of row r (sample_math.h), the same in both sets to the bit; ~id, which is negative, of the first

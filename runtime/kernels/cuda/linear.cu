@@ -1,6 +1,7 @@
 // linear: few rows by dot tiles, many rows by tile_gemm or the library (large_product.h), f32 activations the slow way.
 #include "runtime/kernels/cuda/kernel_table.h"
 #include "runtime/kernels/cuda/large_product.h"
+#include "runtime/kernels/cuda/linear_ring.h"
 #include "runtime/kernels/cuda/products.cuh"
 
 namespace ktc::gpu {
@@ -48,6 +49,7 @@ int linear_slow(const LinearArgs& a, void* stream) {
 int linear_cuda(const LinearArgs& a, void* stream) {
   if (a.rows == 0) return 0;
   if (a.activations == Format::f32 || a.w.format == Format::f32) return linear_slow(a, stream);
+  if (const int error = linear_ring(a, stream); error != cudaErrorNotSupported) return error;
   if (a.rows <= few_rows(a.w.columns)) return linear_few(a.x, a.w, a.bias, a.out, a.rows, stream);
   const std::uint64_t stride = (a.w.columns + 63) / 64 * 64;
   auto* x = reinterpret_cast<__nv_bfloat16*>(a.scratch.data);

@@ -76,6 +76,11 @@ int route_publish_reference(const RoutePublishArgs& a, void* stream) {
   return failed != 0 ? failed : publish_reference(a.publish, stream);
 }
 
+int norm_route_reference(const NormRouteArgs& a, void* stream) {
+  const int failed = add_norm_reference(a.norm, stream);
+  return failed != 0 ? failed : route_reference(a.route, stream);
+}
+
 int await_norm_reference(const AwaitNormArgs& a, void* stream) {
   const int failed = await_reference(a.await, stream);
   return failed != 0 ? failed : add_norm_reference(a.norm, stream);

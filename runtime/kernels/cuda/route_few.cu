@@ -53,15 +53,15 @@ struct Piece {
 
 constexpr unsigned kKept = 4;                    // pieces of four columns of a row that a thread has at once
 
-// Pieces first, first + kThreads, ... of one row of x, or of the sum of the terms; what is behind the row is 0. All loads of a term are
+// Pieces first, first + threads, ... of one row of x, or of the sum of the terms; what is behind the row is 0. All loads of a term are
 // in flight together.
 template <bool kNorm>
-__device__ void load_pieces(const RoutePublishArgs& a, unsigned row, unsigned first, unsigned pieces, float4 (&out)[kKept]) {
+__device__ void load_pieces(const RoutePublishArgs& a, unsigned row, unsigned first, unsigned threads, unsigned pieces, float4 (&out)[kKept]) {
   const auto load = [&](const Matrix& m, float4(&to)[kKept]) {
     const float4* const from = reinterpret_cast<const float4*>(row_at(m, row));
 #pragma unroll
     for (unsigned k = 0; k < kKept; ++k) {
-      const unsigned c = first + k * kThreads;
+      const unsigned c = first + k * threads;
       to[k] = c < pieces ? from[c] : make_float4(0, 0, 0, 0);
     }
   };
@@ -87,7 +87,7 @@ __device__ void stage_rows(const RoutePublishArgs& a, const float4 (&scale)[kKep
     float squares = 0;
     float4 v[kKept];
     for (unsigned first = threadIdx.x; first < pieces; first += kKept * kThreads) {
-      load_pieces<kNorm>(a, r, first, pieces, v);
+      load_pieces<kNorm>(a, r, first, kThreads, pieces, v);
 #pragma unroll
       for (unsigned k = 0; k < kKept; ++k) {
         squares += v[k].x * v[k].x + v[k].y * v[k].y + v[k].z * v[k].z + v[k].w * v[k].w;
@@ -195,13 +195,32 @@ __global__ void __launch_bounds__(kThreads) few_kernel(FewArgs f) {
         reinterpret_cast<float*>(publish.record + f.layout.weights)[at] = weight;
         if (publish.slots == nullptr || slots[id] >= 0) atomicAdd(&pairs, 1u);
       });
+  // The sum and its norm: all blocks have read the inputs, of which the sum may be one.
+  const auto leave_norm = [&](unsigned thread, unsigned threads) {
+    const unsigned pieces = columns / 4;
+    for (unsigned r = 0; r < route.rows; ++r)
+      for (unsigned first = thread; first < pieces; first += kKept * threads) {
+        float4 sum[kKept];
+        load_pieces<true>(f.a, r, first, threads, pieces, sum);
+#pragma unroll
+        for (unsigned k = 0; k < kKept; ++k) {
+          const unsigned c = first + k * threads;
+          if (c >= pieces) break;
+          reinterpret_cast<float4*>(row_at(f.a.norm.sum, r))[c] = sum[k];
+          reinterpret_cast<float4*>(row_at(f.a.norm.out, r))[c] = reinterpret_cast<const float4*>(xs)[r * pieces + c];
+        }
+      }
+  };
+  // who has nothing to choose writes x, or what the norm leaves, meanwhile
+  const unsigned busy = f.choosers < route.rows ? f.choosers : route.rows, idle = kWarps - busy;
+  const bool writes = idle == 0 || warp >= busy;
+  const unsigned thread = idle == 0 ? threadIdx.x : threadIdx.x - busy * kWarp, threads = idle == 0 ? kThreads : idle * kWarp;
+  if constexpr (kNorm && !kPublish)
+    if (writes) leave_norm(thread, threads);
   if constexpr (kPublish) {
-    // who has nothing to choose writes x meanwhile
-    const unsigned busy = f.choosers < route.rows ? f.choosers : route.rows, idle = kWarps - busy;
-    if (idle == 0 || warp >= busy) {
-      const unsigned thread = idle == 0 ? threadIdx.x : threadIdx.x - busy * kWarp;
+    if (writes) {
       publish_x(publish.format, x_row, f.staged || (route.x.stride % 4 == 0 && reinterpret_cast<std::uintptr_t>(route.x.data) % 16 == 0), columns,
-                live, publish.record + f.layout.x, thread, idle == 0 ? kThreads : idle * kWarp);
+                live, publish.record + f.layout.x, thread, threads);
     }
     __threadfence_system();  // each thread's own stores are there before the header, which is a single store
     __syncthreads();
@@ -210,21 +229,7 @@ __global__ void __launch_bounds__(kThreads) few_kernel(FewArgs f) {
       if (publish.pairs != nullptr) *publish.pairs = pairs;
     }
   }
-  if constexpr (kNorm) {  // all blocks have read the inputs, of which the sum may be one
-    const unsigned pieces = columns / 4;
-    for (unsigned r = 0; r < route.rows; ++r)
-      for (unsigned first = threadIdx.x; first < pieces; first += kKept * kThreads) {
-        float4 sum[kKept];
-        load_pieces<true>(f.a, r, first, pieces, sum);
-#pragma unroll
-        for (unsigned k = 0; k < kKept; ++k) {
-          const unsigned c = first + k * kThreads;
-          if (c >= pieces) break;
-          reinterpret_cast<float4*>(row_at(f.a.norm.sum, r))[c] = sum[k];
-          reinterpret_cast<float4*>(row_at(f.a.norm.out, r))[c] = reinterpret_cast<const float4*>(xs)[r * pieces + c];
-        }
-      }
-  }
+  if constexpr (kNorm && kPublish) leave_norm(threadIdx.x, kThreads);
 }
 
 // staged: rows of x lie in shared memory.
@@ -257,6 +262,13 @@ int launch_few(const RoutePublishArgs& a, bool staged, void* stream) {
 bool fits(const RouteArgs& route) {
   return std::uint64_t{route.rows} * route.w.columns * 4 <= kStagedBytes && route.w.columns % 8 == 0;
 }
+// Whether the norm in front of the router, if there is one, can be of its launch.
+bool norm_fits(const AddNormArgs& norm, const RouteArgs& route) {
+  bool together = route.rows <= kRouteFewRows && norm.count != 0 && fits(route) && vector_rows(norm.sum) && vector_rows(norm.out) &&
+                  aligned16(norm.w, 0);
+  for (unsigned i = 0; i < norm.count; ++i) together = together && vector_rows(norm.in[i]);
+  return together;
+}
 
 }  // namespace
 
@@ -266,13 +278,23 @@ int route_few(const RouteArgs& a, void* stream) {
   return launch_few<false, false>(args, fits(a) && vector_rows(a.x), stream);
 }
 
+int norm_route_cuda(const NormRouteArgs& a, void* stream) {
+  if (a.route.rows == 0) return 0;
+  if (norm_fits(a.norm, a.route)) {
+    RoutePublishArgs args = {};
+    args.norm = a.norm;
+    args.route = a.route;
+    return launch_few<true, false>(args, true, stream);
+  }
+  if (const int error = add_norm_cuda(a.norm, stream)) return error;
+  return route_cuda(a.route, stream);
+}
+
 int route_publish_cuda(const RoutePublishArgs& a, void* stream) {
   if (a.route.rows == 0) return 0;
   if (a.publish.format != Format::f32 && a.publish.format != Format::bf16) return cudaErrorInvalidValue;
   const bool few = a.route.rows <= kRouteFewRows;
-  bool together = few && a.norm.count != 0 && fits(a.route) && vector_rows(a.norm.sum) && vector_rows(a.norm.out) && aligned16(a.norm.w, 0);
-  for (unsigned i = 0; i < a.norm.count; ++i) together = together && vector_rows(a.norm.in[i]);
-  if (together) return launch_few<true, true>(a, true, stream);
+  if (norm_fits(a.norm, a.route)) return launch_few<true, true>(a, true, stream);
   if (a.norm.count != 0)
     if (const int error = add_norm_cuda(a.norm, stream)) return error;
   if (few) return launch_few<false, true>(a, fits(a.route) && vector_rows(a.route.x), stream);

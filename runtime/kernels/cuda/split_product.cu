@@ -163,7 +163,7 @@ int split_product(const SplitProduct& a, void* stream) {
     error = cudaFuncSetAttribute(split_kernel<kFormat>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
     if (error != 0) return;
     const dim3 grid(ceil_div(a.rows, kRows), ceil_div(a.w.rows, kFeatures), a.batch);
-    error = launch(split_kernel<kFormat>, grid, kSplitThreads, shared, stream, a, vectors);
+    error = launch_wide(split_kernel<kFormat>, grid, kSplitThreads, shared, stream, a, vectors);
   });
   return known ? error : cudaErrorInvalidValue;
 }

@@ -11,7 +11,7 @@ int launch_tiles(const GemmArgs& args, std::uint32_t most_tiles, void* stream, s
   constexpr auto kernel = tile_gemm<F, kWide>;
   if (const int error = allow_shared(kernel, kTileShared)) return error;
   const dim3 grid(ceil_div(args.n, args.paired ? kTileN / 2 : kTileN), most_tiles, batch);
-  return launch(kernel, grid, kTileThreads, kTileShared, stream, args);
+  return launch_wide(kernel, grid, kTileThreads, kTileShared, stream, args);
 }
 
 }  // namespace

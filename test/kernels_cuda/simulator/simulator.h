@@ -80,6 +80,7 @@ namespace {
 
 inline void wait_for_inputs() {}
 inline void wait_then_release() {}
+inline unsigned multiprocessors() { return 7; }
 template <typename... Parameters, typename... Args>
 int launch(void (*kernel)(Parameters...), dim3 grid, unsigned threads, std::size_t shared, void*, Args&&... args) {
   struct Call {
@@ -88,6 +89,11 @@ int launch(void (*kernel)(Parameters...), dim3 grid, unsigned threads, std::size
   } call = {kernel, {Parameters(args)...}};
   simulator::run(grid, threads, shared, [](void* c) { std::apply(static_cast<Call*>(c)->kernel, static_cast<Call*>(c)->args); }, &call);
   return 0;
+}
+
+template <typename... Parameters, typename... Args>
+int launch_wide(void (*kernel)(Parameters...), dim3 grid, unsigned threads, std::size_t shared, void* stream, Args&&... args) {
+  return launch(kernel, grid, threads, shared, stream, std::forward<Args>(args)...);
 }
 
 }  // namespace

@@ -14,6 +14,8 @@ BODIES = {
     "shared_at": "return simulator::shared_address(p);",
     "shared_address": "return simulator::shared_address(p);",
     "copy16": "simulator::copy16(to, from, there);",
+    "copy_once": "simulator::copy16(to, from, bytes != 0);",
+    "read_once": "return 0;",
     "copy_async": "simulator::copy16(to, from, bytes != 0);",
     "commit_copies": "",
     "wait_copies": "",
