@@ -235,15 +235,27 @@ std::string names(const std::vector<Slice>& slices) {
   return all;
 }
 
+// Whether the CPU's slice began well before the GPU's ended. On a busy machine a thread may come late: one of three steps will do.
+testing::AssertionResult begins_beside(std::shared_ptr<const plan::OpenPlan> plan, std::size_t tokens, std::string_view on_cpu,
+                                       std::string_view on_gpu) {
+  std::string last;
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    const std::vector<Slice> slices = trace(plan, tokens);
+    const Slice *gpu = find(slices, Track::gpu, on_gpu), *cpu = find(slices, Track::cpu, on_cpu);
+    last = names(slices);
+    if (gpu == nullptr || cpu == nullptr) break;
+    if (cpu->begin + static_cast<std::uint64_t>(std::chrono::nanoseconds(kSlow / 2).count()) < gpu->end) return testing::AssertionSuccess();
+    last = std::to_string(static_cast<std::int64_t>(gpu->end) - static_cast<std::int64_t>(cpu->begin)) + " ns before its end";
+  }
+  return testing::AssertionFailure() << on_cpu << " beside " << on_gpu << ": " << last;
+}
+
 // The CPU has its rows before the GPU is done with hot experts.
 TEST(Overlap, TheCpuComputesColdExpertsOfAPromptBesideHotOnes) {
   HybridOptions o;
   o.hot = 2;
   const HybridOnDisk disk(o);
-  const std::vector<Slice> slices = trace(disk.plan, 20);
-  const Slice *hot = find(slices, Track::gpu, "layers.1.experts.hot"), *cold = find(slices, Track::cpu, "layers.1.experts");
-  ASSERT_TRUE(hot != nullptr && cold != nullptr) << names(slices);
-  EXPECT_LT(cold->begin + static_cast<std::uint64_t>(std::chrono::nanoseconds(kSlow / 2).count()), hot->end);
+  EXPECT_TRUE(begins_beside(disk.plan, 20, "layers.1.experts", "layers.1.experts.hot"));
 }
 
 // A copy that waits for the GPU's work on the second half does not keep the CPU from the first.
@@ -262,10 +274,7 @@ TEST(Overlap, TheCpuComputesAHalfWhileTheGpuIsAtTheOther) {
   const auto up = named("layers.1.experts.up.second"), hot_step = named("layers.1.experts.hot");
   ASSERT_TRUE(up != steps.end() && up < hot_step);
   std::rotate(up, up + 1, hot_step + 1);  // the rows of the second half leave behind the hot experts of the first
-  const std::vector<Slice> slices = trace(plan, 24);
-  const Slice *hot = find(slices, Track::gpu, "layers.1.experts.hot"), *cold = find(slices, Track::cpu, "layers.1.experts");
-  ASSERT_TRUE(hot != nullptr && cold != nullptr) << names(slices);
-  EXPECT_LT(cold->begin + static_cast<std::uint64_t>(std::chrono::nanoseconds(kSlow / 2).count()), hot->end);
+  EXPECT_TRUE(begins_beside(plan, 24, "layers.1.experts", "layers.1.experts.hot"));
 }
 
 }  // namespace
