@@ -6,7 +6,7 @@ namespace ktc::gpu {
 namespace {
 
 constexpr unsigned kPublishThreads = 1024;
-constexpr unsigned kAwaitThreads = 128;
+constexpr unsigned kAwaitThreads = 512;
 constexpr unsigned kMostAwaitBlocks = 64;    // all of them run at once on any card; more cells take turns
 constexpr unsigned kCellsInFlight = 4;       // of a thread
 constexpr unsigned kFetchBlocks = 32;
@@ -271,7 +271,8 @@ int await_cuda(const AwaitArgs& a, void* stream) {
   if (a.format != Format::f32 && a.format != Format::bf16) return cudaErrorInvalidValue;
   const std::size_t cells = a.rows * cell_panels(a.out.columns) * cells_per_panel(a.format);
   if (cells == 0) return 0;
-  const std::size_t wanted = ceil_div(cells, std::size_t{kAwaitThreads});
+  // few blocks, since one thread of each looks at the words: up to 2048 cells, a row of 7168 columns in bf16, are one block's
+  const std::size_t wanted = ceil_div(cells, std::size_t{kAwaitThreads} * kCellsInFlight);
   const unsigned blocks = wanted < kMostAwaitBlocks ? static_cast<unsigned>(wanted) : kMostAwaitBlocks;
   if (a.format == Format::bf16)
     launch(await_kernel<Format::bf16>, blocks + fetchers(a), kAwaitThreads, 0, stream, a, blocks);
