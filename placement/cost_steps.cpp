@@ -161,7 +161,7 @@ void CostModel::Impl::add_moe(const Step& step, const MoeLayer& layer, const Loa
       home += time;
       continue;
     }
-    time += transfer(rate, 2 * step.rows);
+    for (int way = 0; way < 2; ++way) time += transfer(rate, step.rows);  // there and back, a chain cut at each
     away.emplace_back(time, line->now);
   }
 
