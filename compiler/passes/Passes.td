@@ -53,11 +53,12 @@ def Place : Kt_Pass<"kt-place"> {
   let description = [{
     Asks `placement::place` with the model as the IR describes it, the policy and the target, and writes the answer down:
     `#kt.place` on every op of a module, device, format and packing on its weights (vectors are f32, which holds every
-    checkpoint type exactly), device and format on the cache. Two modules that share a weight in different places or formats
+    checkpoint type exactly), device and format on the cache; where attention is on several devices each gets a cache of its own, with
+    the layers that are there. Two modules that share a weight in different places or formats
     get a copy each. The rule that decided becomes part of an op's location.
 
     The sum that takes the experts' result stays on the device of the residual. Experts that belong on a GPU (`experts.on_gpu`)
-    are noted on their bank, `#kt.hot`, for `kt-split-experts`; what the policy defers in `kt.defer` of the module, for
+    are noted on their bank, a `#kt.hot` for each GPU, for `kt-split-experts`; what the policy defers in `kt.defer` of the module, for
     `kt-defer-experts`.
 
     The pipeline hands policy and target over as objects; `ktc-opt` reads them from files. What a policy asks for and no pass
@@ -75,12 +76,13 @@ def Place : Kt_Pass<"kt-place"> {
 def SplitExperts : Kt_Pass<"kt-split-experts"> {
   let summary = "give the hot experts of a layer a bank and an op on their GPU";
   let description = [{
-    A bank with `#kt.hot` becomes two: the cold one keeps the other matrices, the new one takes the hot ones, with the device
-    and formats that the policy states for them. So does every op over the bank: both choose by `slots` which pairs of a token
-    are theirs, and the layer's sum, on the GPU, takes one term more. When all experts of a layer are hot, bank and ops move as
-    they are. Switched off, all experts stay with the cold ones.
+    A bank with `#kt.hot` becomes several: the cold one keeps the other matrices, a new one for each GPU takes the hot ones there, with
+    the formats that the policy states for them. So does every op over the bank: all choose by `slots` which pairs of a token
+    are theirs, and the layer's sum, on the GPU of the residual, takes terms more, in the order of the list. When all experts of a layer
+    are hot, the bank keeps those of the first GPU; on one alone, bank and ops move as they are. Switched off, all experts stay with the
+    cold ones.
 
-    Before: `kt.experts swiglu %x, %ids, %w @b …` with `kt.expert_bank @b experts 4 … hot <device = "cuda:0", …, experts = [1]>`
+    Before: `kt.experts swiglu %x, %ids, %w @b …` with `kt.expert_bank @b experts 4 … hot [#kt.hot<device = "cuda:0", …, experts = [1]>]`
     After:  `kt.experts … @b slots [0, -1, 1, 2]`, `kt.experts … @b.hot slots [-1, 0, -1, -1]` with
             `kt.expert_bank @b experts 3 ids [0, 2, 3] …` and `kt.expert_bank @b.hot experts 1 ids [1] … on "cuda:0"`
   }];
@@ -299,8 +301,8 @@ def FormCudaGraphs : Kt_Pass<"kt-form-cuda-graphs"> {
   let summary = "collect the GPU's steps of decode and sample entries in one chain per device";
   let description = [{
     The steps of a GPU in a decode entry become one graph, launched once per step, and so does its sample entry behind it. Submits
-    and awaits belong to it; a `kt.transfer`, in which the host takes part, cuts it in two. Extend entries have varying shapes and
-    stay eager.
+    and awaits belong to it; a `kt.transfer`, in which the host or another GPU takes part, cuts it in two. Extend entries have varying
+    shapes and stay eager.
 
     Before: `kt.entry @"decode[1]" decode … { kt.norm … on cuda:0 }`
     After:  `kt.entry @"decode[1]" decode … graphs [#kt.graph<"decode[1].cuda:0" on "cuda:0">] { kt.norm … {graph = 0 : i64} }`
