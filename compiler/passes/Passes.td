@@ -148,8 +148,8 @@ def InsertTransfers : Kt_Pass<"kt-insert-transfers"> {
   let summary = "move values to the devices that use them";
   let description = [{
     A value that is used on another device than it is made on gets there by `kt.transfer`, once for all its users; arguments
-    need none, since the host writes them everywhere. In decode entries what the CPU's experts take from a GPU, and give back,
-    goes by a record instead: `kt.submit` and `kt.await`, which cost a fraction of two copies. A record without pairs takes late
+    need none, since the host writes them everywhere. Those from GPUs come before those from the CPU. In decode entries what the
+    CPU's experts take from a GPU, and give back, goes by a record instead: `kt.submit` and `kt.await`, which cost a fraction of two copies. A record without pairs takes late
     experts along into a layer that has none on the CPU. x and result are bf16 in records, or f32 where the experts' activations
     are f32.
 
