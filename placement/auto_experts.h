@@ -9,7 +9,8 @@
 // exactly by dynamic programming over layers and slots (in steps of several experts where that would be too large). With several
 // GPUs each layer's hot experts are first together on one of them: the layers begin where they cost least, and move while that lowers
 // the sum. Single experts of a layer are exchanged where that lowers its cost. Slots that are free then take more experts of layers
-// whose GPU is full, where that pays. Equal input gives equal output.
+// whose GPU is full, where that pays; where there are few experts in all, single ones are traded between layers and GPUs, because
+// steps of one expert decide there. Equal input gives equal output.
 #pragma once
 
 #include <cstdint>
