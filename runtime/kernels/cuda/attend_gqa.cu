@@ -17,7 +17,7 @@ constexpr unsigned kLeastKeys = 128;   // of a split: two rounds of four warps, 
 template <unsigned kDim>
 struct DecodeShape {
   static constexpr unsigned kWarps = kDim > 128 ? 2 : 4;
-  static constexpr unsigned kStages = kDim > 64 ? 2 : 3;  // of each warp; two blocks fit on an SM beside its cache (dependent_launch.cuh)
+  static constexpr unsigned kStages = kDim == 128 ? 2 : 3;  // of each warp; two blocks of heads of 128 fit on an SM beside its cache (dependent_launch.cuh)
   static constexpr unsigned kRowBytes = kDim * 2;
   static constexpr unsigned kStageBytes = 2 * kKeys * kRowBytes;  // keys, then values
   static constexpr unsigned kSharedBytes = kWarps * kStages * kStageBytes;
@@ -34,45 +34,7 @@ struct DecodeArgs {
   GqaAppendArgs append;  // of kernels that append
   unsigned splits, group, head_tiles;
   unsigned page_shift;
-  unsigned counter;      // of decode_counters, one for each (token, key head, tile of heads); kNoMerge: merge_splits() follows
 };
-
-// Where a block that comes last merges what the splits of its heads left, there is no launch for it.
-constexpr unsigned kNoMerge = 0xffffffffu, kMostMerges = 2048;
-CounterPool decode_pool;
-__device__ unsigned decode_counters[kCounters];
-
-// out of `rows` heads from the sums of `used` splits, added in ascending order. ends: [rows][used] in shared memory. The last barrier of the
-// block before it is behind all reads of that memory.
-template <unsigned kDim>
-__device__ void merge_here(const Partials& partials, std::size_t first_item, unsigned rows, unsigned splits, unsigned used, float2* ends, float* out) {
-  constexpr unsigned kVectors = kDim / 4, kAtOnce = 8;
-  for (unsigned i = threadIdx.x; i < rows * used; i += blockDim.x) ends[i] = __ldcg(partials.ends + (first_item + i / used) * splits + i % used);
-  __syncthreads();
-  for (unsigned i = threadIdx.x; i < rows * kVectors; i += blockDim.x) {
-    const unsigned row = i / kVectors, c = i % kVectors * 4;
-    const float2* const own = ends + row * used;
-    const float* const from = partials.sums + (first_item + row) * splits * kDim + c;
-    float top = -INFINITY, denominator = 0;
-    for (unsigned k = 0; k < used; ++k) top = fmaxf(top, own[k].x);
-    float4 value = make_float4(0, 0, 0, 0);
-    for (unsigned first = 0; first < used; first += kAtOnce) {
-      float4 sum[kAtOnce];
-#pragma unroll
-      for (unsigned k = 0; k < kAtOnce; ++k)
-        sum[k] = first + k < used ? __ldcg(reinterpret_cast<const float4*>(from + std::size_t{first + k} * kDim)) : make_float4(0, 0, 0, 0);
-#pragma unroll
-      for (unsigned k = 0; k < kAtOnce; ++k) {
-        if (first + k >= used) break;
-        const float factor = exp2f(own[first + k].x - top);
-        value.x += factor * sum[k].x, value.y += factor * sum[k].y, value.z += factor * sum[k].z, value.w += factor * sum[k].w;
-        denominator += factor * own[first + k].y;
-      }
-    }
-    float* const to = out + row * kDim + c;
-    to[0] = value.x / denominator, to[1] = value.y / denominator, to[2] = value.z / denominator, to[3] = value.w / denominator;
-  }
-}
 
 // Heads k * step of `from`, k < count <= kMost, normed and turned by rope, by one warp. `heads`: their place in shared memory, head k at
 // k * stride. All loads come first: they are most of the time that this takes.
@@ -346,11 +308,6 @@ __global__ void __launch_bounds__(DecodeShape<kDim>::kWarps * kWarp) decode_kern
     *reinterpret_cast<float4*>(partials.sums + place * kDim + c) = value;
     if (c == 0) partials.ends[place] = make_float2(top, denominator);
   }
-  if (only || d.counter == kNoMerge) return;
-  const unsigned used = ceil_div(context, chunk);
-  if (last_block(&decode_counters[d.counter + t * gridDim.y + blockIdx.y], used))
-    merge_here<kDim>(partials, std::size_t{t} * a.heads + first_head, rows, d.splits, used, reinterpret_cast<float2*>(shared),
-                     row_at(a.out, t) + std::size_t{first_head} * kDim);
 }
 
 template <unsigned kDim, bool kAppend>
@@ -361,14 +318,11 @@ int decode(const GqaAttendArgs& a, const GqaAppendArgs& append, void* stream) {
     return error;
   auto splits = static_cast<unsigned>(gpu_gqa_splits(a.batch.tokens, a.kv_heads));
   if (a.scratch.bytes < gpu_partial_bytes(a.batch.tokens, a.heads, splits, a.head_dim)) splits = 1;
-  DecodeArgs d = {a, append, splits, a.heads / a.kv_heads, 0, page_shift_of(a.cache.page_tokens), kNoMerge};
+  DecodeArgs d = {a, append, splits, a.heads / a.kv_heads, 0, page_shift_of(a.cache.page_tokens)};
   d.head_tiles = ceil_div(d.group, kQueryRows);
   const dim3 grid(splits, a.kv_heads * d.head_tiles, a.batch.tokens);
-  // ends of all splits lie where keys did
-  const bool merges = kAppend && splits > 1 && grid.y * grid.z <= kMostMerges && std::size_t{kQueryRows} * splits * sizeof(float2) <= kBytes;
-  if (merges) d.counter = decode_pool.take(grid.y * grid.z);
   launch(decode_kernel<kDim, kAppend>, grid, Shape::kWarps * kWarp, kBytes, stream, d);
-  if (const int error = launched(); error != 0 || merges) return error;
+  if (const int error = launched()) return error;
   return merge_splits<kDim>(a.scratch, a.out, a.batch, a.heads, splits, stream, kLeastKeys);
 }
 
