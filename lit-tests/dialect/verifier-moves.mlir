@@ -176,6 +176,11 @@ kt.expert_bank @b experts 4 hidden 8 intermediate 6 bf16 gate_up [#kt.piece<slot
 
 // -----
 
+// expected-error@+1 {{'kt.expert_bank' op hot: found no devices, expected one or more}}
+kt.expert_bank @b experts 4 hidden 8 intermediate 6 bf16 gate_up [#kt.piece<slot = "gu", rows = 12>] down [#kt.piece<slot = "d", rows = 8>] hot []
+
+// -----
+
 // expected-error@+1 {{'kt.expert_bank' op hot: found no experts, expected one or more}}
 kt.expert_bank @b experts 4 hidden 8 intermediate 6 bf16 gate_up [#kt.piece<slot = "gu", rows = 12>] down [#kt.piece<slot = "d", rows = 8>] hot [#kt.hot<device = "cuda:0", weights = "bf16", activations = "bf16", experts = [], line = "">]
 
