@@ -1,11 +1,9 @@
 // kt-halve-batches
-#include <cmath>
-
 #include "compiler/passes/Passes.h"
+#include "compiler/passes/Prerequisites.h"
 #include "compiler/passes/Remarks.h"
 #include "compiler/passes/analysis/EntrySchedule.h"
 #include "mlir/IR/IRMapping.h"
-#include "placement/target.h"
 
 namespace ktc::compiler {
 
@@ -101,23 +99,11 @@ struct HalveBatches : impl::HalveBatchesBase<HalveBatches> {
   }
 
   void runOnOperation() override {
-    placement::Target read;
-    if (!targetObject) {
-      auto loaded = target.empty() ? Expected<placement::Target>(placement::host_target()) : placement::read_target(target.getValue());
-      if (!loaded.ok()) {
-        mlir::emitError(mlir::UnknownLoc::get(&getContext())) << loaded.status().message();
-        return signalPassFailure();
-      }
-      read = *loaded;
-    }
-    for (auto entry : getOperation().getOps<kt::EntryOp>()) {
-      for (auto step : entry.getBody().getOps<kt::StepOpInterface>()) {
-        if (step.getPlaceAttr()) continue;
-        step->emitOpError("has no place; run kt-place first");
-        return signalPassFailure();
-      }
-    }
-    const StepTimes times(getOperation(), targetObject ? *targetObject : read, rowScales);
+    const mlir::FailureOr<placement::Target> machine = targetOfPass(getContext(), targetObject, target);
+    if (mlir::failed(machine)) return signalPassFailure();
+    for (auto entry : getOperation().getOps<kt::EntryOp>())
+      if (mlir::failed(requirePlaces(entry))) return signalPassFailure();
+    const StepTimes times(getOperation(), *machine, rowScales);
     unsigned cut = 0;
     for (auto entry : llvm::make_early_inc_range(getOperation().getOps<kt::EntryOp>())) cut += halve(entry, times);
     remarkCounts(getOperation(), kName, {{"cut", cut}});
@@ -151,8 +137,6 @@ struct HalveBatches : impl::HalveBatchesBase<HalveBatches> {
     }
     return gains;
   }
-
-  static uint64_t microseconds(double us) { return static_cast<uint64_t>(std::llround(std::min(us, 1e15))); }
 
   const placement::Target* targetObject = nullptr;
 };

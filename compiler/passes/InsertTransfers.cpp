@@ -1,5 +1,6 @@
 // kt-insert-transfers
 #include "compiler/passes/Passes.h"
+#include "compiler/passes/Prerequisites.h"
 #include "compiler/passes/Remarks.h"
 #include "compiler/passes/Symbols.h"
 #include "dialects/kt/KtWalk.h"
@@ -169,11 +170,7 @@ struct InsertTransfers : impl::InsertTransfersBase<InsertTransfers> {
   void runOnOperation() override {
     unsigned transfers = 0, records = 0;
     for (auto entry : getOperation().getOps<kt::EntryOp>()) {
-      for (auto step : entry.getBody().getOps<kt::StepOpInterface>()) {
-        if (step.getPlaceAttr()) continue;
-        step->emitOpError("has no place; run kt-place first");
-        return signalPassFailure();
-      }
+      if (mlir::failed(requirePlaces(entry))) return signalPassFailure();
       EntryTransfers moves(entry);
       moves.run();
       transfers += moves.transfers();

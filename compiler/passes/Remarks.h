@@ -1,6 +1,9 @@
 // Remarks of the passes: ktc compile --remarks, ktc-opt --remarks-filter.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/Remarks.h"
 
@@ -9,6 +12,9 @@ namespace ktc::compiler {
 inline mlir::remark::RemarkOpts remark(llvm::StringRef pass, llvm::StringRef name) {
   return mlir::remark::RemarkOpts::name(name).category(pass);
 }
+
+// A predicted time as a metric.
+inline uint64_t microseconds(double us) { return static_cast<uint64_t>(std::llround(std::min(us, 1e15))); }
 
 // What a pass did to the whole module, in numbers: "kt-place: Counts: copies 1".
 inline void remarkCounts(mlir::ModuleOp module, llvm::StringRef pass,

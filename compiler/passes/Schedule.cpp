@@ -1,10 +1,8 @@
 // kt-schedule
-#include <cmath>
-
 #include "compiler/passes/Passes.h"
+#include "compiler/passes/Prerequisites.h"
 #include "compiler/passes/Remarks.h"
 #include "compiler/passes/analysis/EntrySchedule.h"
-#include "placement/target.h"
 
 namespace ktc::compiler {
 
@@ -20,23 +18,11 @@ struct Schedule : impl::ScheduleBase<Schedule> {
   Schedule(const placement::Target& target, bool byRow) : targetObject(&target) { rowScales = byRow; }
 
   void runOnOperation() override {
-    placement::Target read;
-    if (!targetObject) {
-      auto loaded = target.empty() ? Expected<placement::Target>(placement::host_target()) : placement::read_target(target.getValue());
-      if (!loaded.ok()) {
-        mlir::emitError(mlir::UnknownLoc::get(&getContext())) << loaded.status().message();
-        return signalPassFailure();
-      }
-      read = *loaded;
-    }
-    for (auto entry : getOperation().getOps<kt::EntryOp>()) {
-      for (auto step : entry.getBody().getOps<kt::StepOpInterface>()) {
-        if (step.getPlaceAttr()) continue;
-        step->emitOpError("has no place; run kt-place first");
-        return signalPassFailure();
-      }
-    }
-    const StepTimes times(getOperation(), targetObject ? *targetObject : read, rowScales);
+    const mlir::FailureOr<placement::Target> machine = targetOfPass(getContext(), targetObject, target);
+    if (mlir::failed(machine)) return signalPassFailure();
+    for (auto entry : getOperation().getOps<kt::EntryOp>())
+      if (mlir::failed(requirePlaces(entry))) return signalPassFailure();
+    const StepTimes times(getOperation(), *machine, rowScales);
     unsigned moved = 0;
     for (auto entry : getOperation().getOps<kt::EntryOp>()) {
       EntrySchedule schedule(entry, times);
@@ -51,8 +37,6 @@ struct Schedule : impl::ScheduleBase<Schedule> {
     }
     remarkCounts(getOperation(), kName, {{"moved", moved}});
   }
-
-  static uint64_t microseconds(double us) { return static_cast<uint64_t>(std::llround(std::min(us, 1e15))); }
 
   const placement::Target* targetObject = nullptr;
 };

@@ -1,5 +1,6 @@
 // kt-tile-cpu
 #include "compiler/passes/Passes.h"
+#include "compiler/passes/Prerequisites.h"
 #include "compiler/passes/Symbols.h"
 #include "compiler/passes/analysis/Workspace.h"
 #include "placement/tiles.h"
@@ -21,17 +22,9 @@ struct TileCpu : impl::TileCpuBase<TileCpu> {
   }
 
   void runOnOperation() override {
-    Target read;
-    if (!targetObject) {
-      auto loaded =
-          target.empty() ? Expected<Target>(placement::host_target()) : placement::read_target(target.getValue());
-      if (!loaded.ok()) {
-        mlir::emitError(mlir::UnknownLoc::get(&getContext())) << loaded.status().message();
-        return signalPassFailure();
-      }
-      read = *loaded;
-    }
-    const placement::CpuTarget& cpu = (targetObject ? *targetObject : read).cpu;
+    const mlir::FailureOr<Target> machine = targetOfPass(getContext(), targetObject, target);
+    if (mlir::failed(machine)) return signalPassFailure();
+    const placement::CpuTarget& cpu = machine->cpu;
     forEachStep(getOperation(), [&](kt::StepOpInterface step) {
       if (hasPanels(step)) tile(step, cpu);
     });
