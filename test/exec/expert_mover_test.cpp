@@ -1,5 +1,6 @@
 // Experts that change sides on the emulated device: the model stays what it is, nothing is lost under load, counts stay whole.
 #include "test/exec/hybrid_fixture.h"
+#include "test/support/wrapped_device.h"
 
 namespace ktc::test {
 namespace {
@@ -142,27 +143,12 @@ TEST(MovingUnderLoad, LosesNothing) { lose_nothing(1500); }
 TEST(MovingUnderLoad, DISABLED_TenThousandTokens) { lose_nothing(10000); }
 
 // An emulated device of a system that pins nothing but what was allocated as such.
-class NothingPinned final : public device::Device {
+class NothingPinned final : public WrappedDevice {
  public:
-  explicit NothingPinned(std::unique_ptr<device::Device> inner) : inner_(std::move(inner)) {}
-  const device::DeviceInfo& info() const override { return inner_->info(); }
-  const gpu::KernelSet& kernels() const override { return inner_->kernels(); }
-  Expected<device::Block> allocate(std::uint64_t bytes, std::string name) override { return inner_->allocate(bytes, std::move(name)); }
-  Expected<device::MappedBlock> allocate_mapped(std::uint64_t bytes, std::string name) override {
-    return inner_->allocate_mapped(bytes, std::move(name));
-  }
+  using WrappedDevice::WrappedDevice;
   Status register_host(std::byte*, std::uint64_t) override {
     return make_error(StatusCode::resource_exhausted, {.place = "device", .what = "locked memory is used up"});
   }
-  device::Stream& compute() override { return inner_->compute(); }
-  device::Stream& copies() override { return inner_->copies(); }
-  device::Stream& values() override { return inner_->values(); }
-  Expected<std::unique_ptr<device::Event>> create_event() override { return inner_->create_event(); }
-  std::uint64_t allocated() const override { return inner_->allocated(); }
-  Expected<std::uint64_t> free_bytes() override { return inner_->free_bytes(); }
-
- private:
-  std::unique_ptr<device::Device> inner_;
 };
 
 TEST(MovingUnpinned, ExpertsPassThroughPinnedAreas) {

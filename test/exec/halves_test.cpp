@@ -6,6 +6,7 @@
 
 #include "runtime/exec/emulated_kernels.h"
 #include "test/exec/hybrid_fixture.h"
+#include "test/support/wrapped_device.h"
 
 namespace ktc::test {
 namespace {
@@ -174,32 +175,11 @@ int slow_experts(const gpu::ExpertsArgs& args, void* stream) {
 }
 
 // The emulated device with experts that take their time.
-class SlowExperts final : public device::Device {
- public:
-  explicit SlowExperts(std::unique_ptr<device::Device> inner)
-      : inner_(std::move(inner)), info_(inner_->info()), kernels_(exec::emulated_kernels()) {
-    info_.emulated = false;  // or the executor would take its own kernels
-    kernels_.experts = slow_experts;
-  }
-  const device::DeviceInfo& info() const override { return info_; }
-  const gpu::KernelSet& kernels() const override { return kernels_; }
-  Expected<device::Block> allocate(std::uint64_t bytes, std::string name) override { return inner_->allocate(bytes, std::move(name)); }
-  Expected<device::MappedBlock> allocate_mapped(std::uint64_t bytes, std::string name) override {
-    return inner_->allocate_mapped(bytes, std::move(name));
-  }
-  Status register_host(std::byte* data, std::uint64_t bytes) override { return inner_->register_host(data, bytes); }
-  device::Stream& compute() override { return inner_->compute(); }
-  device::Stream& copies() override { return inner_->copies(); }
-  device::Stream& values() override { return inner_->values(); }
-  Expected<std::unique_ptr<device::Event>> create_event() override { return inner_->create_event(); }
-  std::uint64_t allocated() const override { return inner_->allocated(); }
-  Expected<std::uint64_t> free_bytes() override { return inner_->free_bytes(); }
-
- private:
-  std::unique_ptr<device::Device> inner_;
-  device::DeviceInfo info_;
-  gpu::KernelSet kernels_;
-};
+std::unique_ptr<device::Device> with_slow_experts(std::unique_ptr<device::Device> inner) {
+  gpu::KernelSet kernels = exec::emulated_kernels();
+  kernels.experts = slow_experts;
+  return std::make_unique<DeviceWithKernels>(std::move(inner), kernels);
+}
 
 struct Slice {
   Track track;
@@ -212,7 +192,7 @@ std::vector<Slice> trace(std::shared_ptr<const plan::OpenPlan> plan, std::size_t
   options.emulate_gpu = false;
   options.open_device = [](const planfb::DeviceT&, std::uint64_t memory) -> Expected<std::unique_ptr<device::Device>> {
     KTC_ASSIGN_OR_RETURN(std::unique_ptr<device::Device> inner, device::open_emulated(memory));
-    return std::unique_ptr<device::Device>(std::make_unique<SlowExperts>(std::move(inner)));
+    return with_slow_experts(std::move(inner));
   };
   options.tracer = {[](void* to, const exec::TraceSlice& s) {
                       static_cast<std::vector<Slice>*>(to)->push_back({s.track, std::string(s.name), s.begin, s.end});

@@ -8,6 +8,7 @@
 
 #include "test/exec/hybrid_fixture.h"
 #include "test/support/divide_plan.h"
+#include "test/support/wrapped_device.h"
 
 namespace ktc::test {
 namespace {
@@ -108,37 +109,18 @@ class Stuck {
 enum class StuckIn { embed, add };
 
 // An emulated device with one kernel replaced.
-class StuckDevice final : public device::Device {
- public:
-  StuckDevice(std::unique_ptr<device::Device> inner, StuckIn kernel) : inner_(std::move(inner)), info_(inner_->info()), kernels_(inner_->kernels()) {
-    info_.emulated = false;  // so that the executor takes the kernels of this device
-    if (kernel == StuckIn::embed) kernels_.embed = Stuck::embed;
-    if (kernel == StuckIn::add) kernels_.add = Stuck::add;
-  }
-  const device::DeviceInfo& info() const override { return info_; }
-  const gpu::KernelSet& kernels() const override { return kernels_; }
-  Expected<device::Block> allocate(std::uint64_t bytes, std::string name) override { return inner_->allocate(bytes, std::move(name)); }
-  Expected<device::MappedBlock> allocate_mapped(std::uint64_t bytes, std::string name) override {
-    return inner_->allocate_mapped(bytes, std::move(name));
-  }
-  Status register_host(std::byte* data, std::uint64_t bytes) override { return inner_->register_host(data, bytes); }
-  device::Stream& compute() override { return inner_->compute(); }
-  device::Stream& copies() override { return inner_->copies(); }
-  Expected<std::unique_ptr<device::Event>> create_event() override { return inner_->create_event(); }
-  std::uint64_t allocated() const override { return inner_->allocated(); }
-  Expected<std::uint64_t> free_bytes() override { return inner_->free_bytes(); }
-
- private:
-  std::unique_ptr<device::Device> inner_;
-  device::DeviceInfo info_;
-  gpu::KernelSet kernels_;
-};
+std::unique_ptr<device::Device> stuck_device(std::unique_ptr<device::Device> inner, StuckIn kernel) {
+  gpu::KernelSet kernels = inner->kernels();
+  if (kernel == StuckIn::embed) kernels.embed = Stuck::embed;
+  if (kernel == StuckIn::add) kernels.add = Stuck::add;
+  return std::make_unique<DeviceWithKernels>(std::move(inner), kernels);
+}
 
 TEST_P(HybridFaults, AGpuThatNeverPublishesIsAnError) {
   ExecutorOptions options = this->options();
   options.open_device = [](const planfb::DeviceT&, std::uint64_t memory) -> Expected<std::unique_ptr<device::Device>> {
     KTC_ASSIGN_OR_RETURN(auto inner, device::open_emulated(memory));
-    return std::unique_ptr<device::Device>(std::make_unique<StuckDevice>(std::move(inner), StuckIn::embed));
+    return stuck_device(std::move(inner), StuckIn::embed);
   };
   auto executor = disk_.open(options);
   ASSERT_NE(executor, nullptr);
@@ -262,7 +244,7 @@ TEST_P(TwoGpuFaults, OneThatIsStuckIsAnError) {
     options.open_device = [&stuck](const planfb::DeviceT& device, std::uint64_t memory) -> Expected<std::unique_ptr<device::Device>> {
       KTC_ASSIGN_OR_RETURN(auto inner, device::open_emulated(memory));
       if (device.name != stuck) return inner;
-      return std::unique_ptr<device::Device>(std::make_unique<StuckDevice>(std::move(inner), StuckIn::add));
+      return stuck_device(std::move(inner), StuckIn::add);
     };
     auto executor = open(disk_, options);
     ASSERT_NE(executor, nullptr);

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "test/exec/hybrid_fixture.h"
+#include "test/support/wrapped_device.h"
 
 namespace ktc::test {
 namespace {
@@ -77,35 +78,12 @@ int counted_route_publish(const gpu::RoutePublishArgs& args, void* stream) {
 }
 
 // Counts joint launches.
-class Counting final : public device::Device {
- public:
-  explicit Counting(std::unique_ptr<device::Device> inner)
-      : inner_(std::move(inner)), info_(inner_->info()), kernels_(gpu::reference_kernels()) {
-    info_.emulated = false;  // or the executor would take its own kernels
-    kernels_.await_norm = counted_await_norm;
-    kernels_.route_publish = counted_route_publish;
-  }
-  const device::DeviceInfo& info() const override { return info_; }
-  const gpu::KernelSet& kernels() const override { return kernels_; }
-  Expected<device::Block> allocate(std::uint64_t bytes, std::string name) override {
-    return inner_->allocate(bytes, std::move(name));
-  }
-  Expected<device::MappedBlock> allocate_mapped(std::uint64_t bytes, std::string name) override {
-    return inner_->allocate_mapped(bytes, std::move(name));
-  }
-  Status register_host(std::byte* data, std::uint64_t bytes) override { return inner_->register_host(data, bytes); }
-  device::Stream& compute() override { return inner_->compute(); }
-  device::Stream& copies() override { return inner_->copies(); }
-  device::Stream& values() override { return inner_->values(); }
-  Expected<std::unique_ptr<device::Event>> create_event() override { return inner_->create_event(); }
-  std::uint64_t allocated() const override { return inner_->allocated(); }
-  Expected<std::uint64_t> free_bytes() override { return inner_->free_bytes(); }
-
- private:
-  std::unique_ptr<device::Device> inner_;
-  device::DeviceInfo info_;
-  gpu::KernelSet kernels_;
-};
+std::unique_ptr<device::Device> counting(std::unique_ptr<device::Device> inner) {
+  gpu::KernelSet kernels = gpu::reference_kernels();
+  kernels.await_norm = counted_await_norm;
+  kernels.route_publish = counted_route_publish;
+  return std::make_unique<DeviceWithKernels>(std::move(inner), kernels);
+}
 
 struct Outcome {
   Logits logits;
@@ -119,7 +97,7 @@ Outcome run(const std::shared_ptr<const plan::OpenPlan>& plan, exec::HandoffKind
   options.graphs = graphs;
   options.open_device = [](const DeviceT&, std::uint64_t memory) -> Expected<std::unique_ptr<device::Device>> {
     KTC_ASSIGN_OR_RETURN(std::unique_ptr<device::Device> inner, device::open_emulated(memory));
-    return std::unique_ptr<device::Device>(std::make_unique<Counting>(std::move(inner)));
+    return counting(std::move(inner));
   };
   Outcome found;
   const auto executor = exec::Executor::open(plan, options);
