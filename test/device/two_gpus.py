@@ -15,6 +15,7 @@ import tempfile
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, os.path.join(ROOT, "test", "support"))
+from reference_logits import worst_differences  # noqa: E402
 from safetensors_file import read_tensors  # noqa: E402
 
 DEMO = os.path.join(ROOT, "models", "demo")
@@ -86,22 +87,15 @@ class Check:
         equal = sum(one["ids"] == case["greedy_ids"][:32] for one, case in zip(found, cases))
         self.say(" ".join((name, *flags, "greedy")), f"{equal} of {len(cases)} prompts equal", equal == len(cases))
 
-    def logits_of(self, plan):
+    def write_logits(self, plan):
         out = os.path.join(self.folder, "logits.safetensors")
-        return read_tensors(out)["logits"] if self.run(plan, "--logits", out, "--ids", TENSORS + ":input_ids") else None
+        return out if self.run(plan, "--logits", out, "--ids", TENSORS + ":input_ids") else None
 
     def logits(self, name, plan, late):
-        reference = read_tensors(TENSORS, (f"top_ids.defer_{late}", f"top_values.defer_{late}", "input_ids"))
-        found = self.logits_of(plan)
-        if found is None:
+        out = self.write_logits(plan)
+        if out is None:
             return
-        rows, tokens = reference["input_ids"].shape
-        worst = 0.0
-        for r in range(rows):
-            for t in range(tokens):
-                row = found.row(r, t)
-                pairs = zip(reference[f"top_ids.defer_{late}"].row(r, t), reference[f"top_values.defer_{late}"].row(r, t))
-                worst = max(worst, max(abs(row[i] - value) for i, value in pairs) / (max(row) - min(row)))
+        worst = max(worst_differences(out, TENSORS, late)[0].values())
         self.say(name + " logits", f"differ by {worst:.1e} of their range", worst <= 1e-3)
 
     def perplexity(self, name, plan, late):
@@ -148,7 +142,8 @@ class Check:
             if plan is None:
                 return
             ids = self.run(plan, "--prompt", "One day a girl", "--prompt", "The dog ran to", "--max-tokens", "32", "--temperature", "0")
-            logits = self.logits_of(plan)
+            out = self.write_logits(plan)
+            logits = out and read_tensors(out)["logits"]
             found.append((ids and [one["ids"] for one in ids], logits and [logits.row(r, t) for r in range(2) for t in range(0, 64, 7)]))
         self.say("latent attention on one GPU and on two", "equal" if found[0] == found[1] else "not equal", found[0] == found[1])
 

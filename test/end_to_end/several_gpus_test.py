@@ -2,7 +2,6 @@
 """Layers and hot experts on two and three GPUs, exact mode, on emulated devices: the reference's greedy ids, logits and perplexities,
 also with late experts; steps that run ahead of their tokens choose what a host chooses; limits of unequal size are kept."""
 import json
-import math
 import os
 import re
 import subprocess
@@ -12,7 +11,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from end_to_end import Setting, ktc_run, main  # noqa: E402
-from safetensors_file import read_tensors  # noqa: E402
+from reference_logits import worst_differences  # noqa: E402
 
 TARGET = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "placement", "targets",
                       "emerald-rapids-16-cores-h200.yaml")
@@ -46,11 +45,6 @@ AWAY = experts("25%", devices="cuda:2") + BATCH
 
 def late(count, scope="all"):
     return f"defer: {{max_per_token: {count}, phases: [prefill, decode], scope: {scope}}}\n"
-
-
-def log_sum_exp(row):
-    best = max(row)
-    return best + math.log(math.fsum(math.exp(x - best) for x in row))
 
 
 class SeveralGpus(unittest.TestCase):
@@ -120,24 +114,12 @@ class SeveralGpus(unittest.TestCase):
 
     def test_logits(self):
         for count in (0, 2):
-            names = [f"{name}.defer_{count}" for name in ("top_ids", "top_values", "logsumexp")]
-            reference = read_tensors(Setting.reference("reference.safetensors"), (*names, "input_ids"))
-            top_ids, top_values, sums = (reference[name] for name in names)
             out = os.path.join(self.folder.name, "logits.safetensors")
-            self.run_json(DIVIDED + (late(count) if count else ""), "--logits", out, "--ids",
-                          Setting.reference("reference.safetensors") + ":input_ids")
-            logits = read_tensors(out)["logits"]
-            rows, tokens = reference["input_ids"].shape
-            worst = 0.0  # as a share of a row's range
-            for r in range(rows):
-                for t in range(tokens):
-                    row = logits.row(r, t)
-                    span = max(row) - min(row)
-                    for i, value in zip(top_ids.row(r, t), top_values.row(r, t)):
-                        worst = max(worst, abs(row[i] - value) / span)
-                    worst = max(worst, abs(log_sum_exp(row) - sums.row(r)[t]) / span)
-            print("late", count, "largest difference over the row's range", worst)
-            self.assertLessEqual(worst, 1e-3)
+            path = Setting.reference("reference.safetensors")
+            self.run_json(DIVIDED + (late(count) if count else ""), "--logits", out, "--ids", path + ":input_ids")
+            worst, _ = worst_differences(out, path, count)
+            print("late", count, "largest differences over the row's range", worst)
+            self.assertLessEqual(max(worst.values()), 1e-3)
 
     # The head is on another GPU than the embedding: ids that were chosen go back to it.
     def test_sampling_on_the_device(self):
