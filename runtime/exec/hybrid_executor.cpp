@@ -190,7 +190,7 @@ Status HybridExecutor::pass(HybridProgram& program, const HybridStep& step) {
   if (step.kind == StepKind::compute) return wait_copies_of(program, step);
   if (step.kind == StepKind::copy) {
     const CopyStep& copy = program.copies[step.at];
-    return gpus_[copy.from_gpu != plan::kNone ? copy.from_gpu : copy.to_gpu].values().record(*copy.done);
+    return gpus_[copy.gpu()].values().record(*copy.done);
   }
   for (const std::uint32_t copy : step.waits) KTC_RETURN_IF_ERROR(gpus_[step.gpu].compute().wait_for(*program.copies[copy].done));
   return {};
@@ -348,7 +348,7 @@ Status HybridExecutor::wait_copies() {
 Status HybridExecutor::wait_copies_of(const HybridProgram& program, const HybridStep& step) {
   for (const std::uint32_t index : step.waits) {
     const CopyStep& copy = program.copies[index];
-    device::Stream& values = gpus_[copy.from_gpu != plan::kNone ? copy.from_gpu : copy.to_gpu].values();
+    device::Stream& values = gpus_[copy.gpu()].values();
     const std::uint64_t begin = trace_now();
     for (SpinWait wait(cpu_.workers->spin());; wait.rest()) {
       KTC_ASSIGN_OR_RETURN(const bool done, values.reached(*copy.done));

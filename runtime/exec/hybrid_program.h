@@ -56,6 +56,8 @@ struct CopyStep {
   std::vector<PeerRows> across;  // from_gpu to to_gpu: the host has no part in it
   std::unique_ptr<device::Event> done;  // with the CPU: recorded behind its rows
   bool between_gpus() const { return from_gpu != plan::kNone && to_gpu != plan::kNone; }
+  // With the CPU: whose stream does it.
+  std::uint32_t gpu() const { return from_gpu != plan::kNone ? from_gpu : to_gpu; }
 };
 
 struct RecordArea;

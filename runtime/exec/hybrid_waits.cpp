@@ -59,7 +59,7 @@ Status find_waits(const planfb::EntryT& entry, std::vector<Gpu>& gpus, HybridPro
     if (step.kind == StepKind::copy) {
       CopyStep& copy = program.copies[step.at];
       const bool up = copy.from_gpu != plan::kNone;
-      const std::uint32_t gpu = up ? copy.from_gpu : copy.to_gpu;
+      const std::uint32_t gpu = copy.gpu();
       KTC_ASSIGN_OR_RETURN(copy.done, gpus[gpu].device->create_event());
       copies.push_back({step.at, gpu, up, ranges(entry, from.inputs), ranges(entry, from.outputs)});
       continue;
